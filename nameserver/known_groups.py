@@ -45,7 +45,8 @@ class KnownGroups:
         self._lock_fd: int | None = None
 
     def open(self) -> frozenset[str]:
-        """Lock the directory and read the names. Raises DirectoryLockedError."""
+        """Lock the directory and read the names. Raises DirectoryLockedError, OSError, and
+        ValueError for a damaged file."""
         if self._directory is None:
             return frozenset()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -125,11 +126,14 @@ class InSyncSets:
 
 
 def _read(path: Path) -> frozenset[str]:
-    """Return the names; a file that contradicts its own header counts as empty."""
+    """Return the names. Raises ValueError if the file contradicts its own header: without its names
+    a topic of a group that is not up would be denied, and created again elsewhere."""
     if not path.exists():
         return frozenset()
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if lines[:1] != [_HEADER] or len(lines) < 2 or lines[1] != str(len(lines) - 2):
-        logger.warning("known_groups.damaged file=%s", path)
-        return frozenset()
+        raise ValueError(
+            f"{path} is damaged: restore it, or move it away (until a group that is not up has"
+            " registered again, its topics are then answered as if they did not exist)."
+        )
     return frozenset(lines[2:])

@@ -116,9 +116,9 @@ class NameserverServer:
 
         Raises PortInUseError, DirectoryLockedError, OSError, ValueError.
         """
-        self._known_names = self._known.open()
-        self._table = self._new_table()
         try:
+            self._known_names = self._known.open()
+            self._table = self._new_table()
             self._sets.open()
             self._kv.open()
             if self._controller_host is not None:

@@ -68,6 +68,10 @@ class Server:
         the positions of the calls whose client has left. Other objects in the place of a call are
         skipped."""
 
+    def refused_address(self) -> str | None:
+        """Return the address that was refused last because it has as many connections as it may,
+        once."""
+
     def durations(self) -> list[tuple[list[int], int]]:
         """Return the calls that `reply_many` has answered with one message: for each route the
         calls by bucket and their nanoseconds, from `take` to the answer."""

@@ -1,6 +1,7 @@
 """What one address may have of a port: connections, and turns of TLS handshakes.
 
-Strangers must not take the places of other clients, nor all time of the event loop: a handshake takes about a millisecond of it. Addresses take turns, so that a client does not wait for those that
+Strangers must not take the places of other clients, nor all time of the event loop: a handshake
+takes about a millisecond of it. Addresses take turns, so that a client does not wait for those that
 another address has begun.
 """
 

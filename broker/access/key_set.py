@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import urllib.request
-from http.client import HTTPException
+import socket
+import threading
+import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ...auth.bearer import JWKS_BYTES_MAX, read_keys
@@ -29,17 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FILE_S, _URL_S, _SOONEST_S = 5.0, 300.0, 30.0
-#: The end of a node waits for a fetch.
+#: A whole answer, however slowly it comes: the end of a node waits for a fetch. Each address of the
+#: host has as long to accept the connection.
 _FETCH_S = 5.0
 #: Clients that come at once find the keys of a provider that answers as usual.
 _START_S = 2.0
 #: Why a set is not read; the former one stays in use.
 _FAILURES = (OSError, ValueError, HTTPException)
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Refuse: the answer is an error."""
 
 
 def check_place(place: str) -> None:
@@ -56,10 +54,35 @@ def read(place: str) -> bytes:
     if "://" not in place:
         with Path(place).open("rb") as file:
             return file.read(JWKS_BYTES_MAX + 1)
-    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
-    with opener.open(place, timeout=_FETCH_S) as answer:
-        found: bytes = answer.read(JWKS_BYTES_MAX + 1)
-        return found
+    return _fetch(place)
+
+
+def _fetch(url: str) -> bytes:
+    """Return the body of an answer, without redirects and proxies."""
+    parts, end_s = urlsplit(url), time.monotonic() + _FETCH_S
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_FETCH_S)
+    with contextlib.closing(connection):
+        connection.connect()
+        # The time limit of a socket is that of one read: a byte now and then never exceeds it.
+        timer = threading.Timer(end_s - time.monotonic(), _give_up, [connection.sock])
+        timer.start()
+        try:
+            connection.request("GET", f"{parts.path or '/'}?{parts.query}".rstrip("?"))
+            with connection.getresponse() as answer:
+                if answer.status != 200:
+                    raise OSError(f"the answer is {answer.status} {answer.reason[:100]}")
+                found = answer.read(JWKS_BYTES_MAX + 1)
+        finally:
+            timer.cancel()
+    if time.monotonic() >= end_s:
+        raise TimeoutError(f"the answer is not complete within {_FETCH_S:g} s")
+    return found
+
+
+def _give_up(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        link.shutdown(socket.SHUT_RDWR)
 
 
 class KeySetReader:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import json
+import socket
 import time
 from collections.abc import Iterator
-from http.client import BadStatusLine
+from contextlib import contextmanager
+from http.client import BadStatusLine, HTTPException
+from itertools import chain, repeat
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any, cast
 
 import grpc.aio
@@ -22,7 +26,13 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 from msgspec.structs import replace
 
-from cometmq.auth.bearer import BearerError, BearerRules, BearerVerifier, read_keys
+from cometmq.auth.bearer import (
+    JWKS_BYTES_MAX,
+    BearerError,
+    BearerRules,
+    BearerVerifier,
+    read_keys,
+)
 from cometmq.broker.access import identities, key_set
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_set import check_place
@@ -269,6 +279,58 @@ async def test_a_provider_that_does_not_answer_does_not_hold_the_start(
     finally:
         answers.set()
         await reader.close()
+
+
+@contextmanager
+def answering(pieces: Iterator[bytes], pause_s: float = 0.0) -> Iterator[str]:
+    """Provide the URL of a server that answers one request with these pieces, as long as it may."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError), listener.accept()[0] as link:
+                link.recv(4_096)
+                for piece in pieces:
+                    link.sendall(piece)
+                    time.sleep(pause_s)
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/keys"
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n"],
+    ids=["body", "header", "headers"],
+)
+def test_an_answer_that_drips_ends_at_its_time_limit(
+    monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(key_set, "_FETCH_S", 0.2)
+    drop = b"x: y\r\n" if begin.endswith(b"OK\r\n") else b"{"
+    with (
+        answering(chain([begin], repeat(drop)), 0.05) as place,
+        pytest.raises((TimeoutError, HTTPException)),
+    ):
+        key_set.read(place)
+
+
+def test_an_answer_without_an_end_is_read_up_to_its_limit() -> None:
+    pieces = chain([b"HTTP/1.1 200 OK\r\n\r\n"], repeat(bytes(65_536)))
+    with answering(pieces) as place:
+        found = key_set.read(place)
+    assert len(found) == JWKS_BYTES_MAX + 1
+    with pytest.raises(ValueError, match="more than"):
+        read_keys(found)
+
+
+def test_an_answer_is_read_and_another_status_or_place_is_an_error() -> None:
+    with answering(iter([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])) as place:
+        assert key_set.read(f"{place}?kind=all") == b"{}"
+    moved = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    with answering(iter([moved])) as place, pytest.raises(OSError, match="302"):
+        key_set.read(place)
 
 
 def tokens_of(verifier: BearerVerifier) -> World:

@@ -5,23 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.signature import authorization
+from cometmq.broker.access.rights import RIGHTS
 from cometmq.broker.transactions.records import TransactionId
 from cometmq.front.context import RequestContext
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
+from cometmq.proto.methods import RpcMethod, rpc_methods
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.tests.broker.classic.test_classic_access import SECRET, guarded, half, request, signed
 from cometmq.tests.broker.classic_wire import GROUP, TOPIC, heartbeat, message, port_of, pulling
 from cometmq.tests.broker.live import Live, until
+from cometmq.tests.harness.wire import receive_request
 from cometmq.tests.remoting.client import WAIT_S, RemotingClient
 
 TIME = "20261123T060428Z"
@@ -172,6 +177,14 @@ def context(user: str, client_id: str = "victim@1") -> RequestContext:
     return RequestContext(client_id, "JAVA", peer="10.9.8.7:5", metadata=metadata)
 
 
+def all_methods() -> Iterator[tuple[str, RpcMethod]]:
+    """Return the methods that the guard checks."""
+    for service in {path.split("/")[1] for path in RIGHTS}:
+        for rpc in rpc_methods(service).values():
+            if rpc.path in RIGHTS:
+                yield rpc.path, rpc
+
+
 async def test_a_client_id_of_the_grpc_protocol_belongs_to_its_first_user(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (live, _):
         put(live, "stranger", (f"Group:{GROUP}", "Sub"), (f"Topic:{TOPIC}", "Pub,Sub"))
@@ -201,6 +214,9 @@ async def test_a_client_id_of_the_grpc_protocol_belongs_to_its_first_user(tmp_pa
                     assert (error.code, "another user" in error.message) == (v2.UNAUTHORIZED, True)
                 else:
                     raise AssertionError(f"{path} with the id of another user's client")
+        for path, rpc in all_methods():
+            with pytest.raises(WireError, match="another user"):
+                guard.check(path, rpc.request(), context("stranger"))
         client = clients.get("victim@1")
         assert client is not None
         client.last_seen_ns -= SILENCE_NS
@@ -228,8 +244,14 @@ async def test_polls_and_streams_end_when_their_user_loses_the_right(tmp_path: P
             signed(pulling(sysFlag=6, suspendTimeoutMillis=30_000, queueId=0), "c")
         )
         await until(lambda: any(live.node.pulls._waiters.values()))
+        receive = live.server.access.services[paths.RECEIVE_MESSAGE].handler
+        asked = receive_request(TOPIC, GROUP, await_s=30.0).SerializeToString()
+        polling = asyncio.ensure_future(receive(asked, context("c", "poller@1")))
+        await until(lambda: live.node.pop.waiting)
         put(live, "p", ("Topic:others", "Pub"))
         await until(lambda: sinks["p"].error is not None)
         assert not any(live.node.pulls._waiters.values())  # not after 30 s
+        assert not live.node.pop.waiting
+        await asyncio.wait_for(polling, WAIT_S)
         assert (await asyncio.wait_for(waiting, WAIT_S)).code == Reply.PULL_NOT_FOUND
         assert sinks["admin"].error is None

@@ -100,11 +100,11 @@ class Target:
         return self
 
     def go_first(self) -> None:
-        """Give this process, the broker and the neighbour precedence over other work of the machine
-        (sched(7), autogroups; as root), so that the figures are those of free cores."""
+        """Give the broker and the neighbour precedence over other work of the machine (sched(7),
+        autogroups; as root), and over the attacker: his own machine is another one."""
         assert self._neighbour is not None
         ways = [way.pid for way in self._ways]
-        for pid in (os.getpid(), self.node.pid, self._neighbour.pid, *ways):
+        for pid in (self.node.pid, self._neighbour.pid, *ways):
             Path(f"/proc/{pid}/autogroup").write_text(_FIRST)
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
-"""What one address may have of a port: connections, and turns of TLS handshakes, which take turns by
-address and not all of the loop's time."""
+"""What one address may have of a port: a number of connections. TLS handshakes take turns by
+address, and not all of the loop's time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from cometmq.remoting import handshakes
 from cometmq.front.config import DoorConfig
 from cometmq.front.process import address_connections
+from cometmq.remoting import handshakes
 from cometmq.remoting.handshakes import Handshakes, Places
 
 
