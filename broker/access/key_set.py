@@ -14,7 +14,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,30 +58,38 @@ def read(place: str) -> bytes:
 
 def _fetch(url: str) -> bytes:
     """Return the body of an answer, without redirects and proxies."""
-    parts, end_s = urlsplit(url), time.monotonic() + _FETCH_S
+    parts, late = urlsplit(url), threading.Event()
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_FETCH_S)
-    with contextlib.closing(connection):
-        connection.connect()
-        # The time limit of a socket is that of one read: a byte now and then never exceeds it.
-        timer = threading.Timer(end_s - time.monotonic(), _give_up, [connection.sock])
-        timer.start()
-        try:
-            connection.request("GET", f"{parts.path or '/'}?{parts.query}".rstrip("?"))
-            with connection.getresponse() as answer:
-                if answer.status != 200:
-                    raise OSError(f"the answer is {answer.status} {answer.reason[:100]}")
-                found = answer.read(JWKS_BYTES_MAX + 1)
-        finally:
-            timer.cancel()
-    if time.monotonic() >= end_s:
+    links: list[socket.socket] = []
+
+    def give_up() -> None:
+        late.set()
+        for link in links:
+            with contextlib.suppress(OSError):  # it has ended
+                link.shutdown(socket.SHUT_RDWR)
+
+    # The time limit of a socket is that of one read: a byte now and then never exceeds it.
+    timer = threading.Timer(_FETCH_S, give_up)
+    timer.start()
+    try:
+        with contextlib.closing(connection):
+            connection.connect()
+            links.append(connection.sock)
+            found = b"" if late.is_set() else _body(connection, parts.path, parts.query)
+    finally:
+        timer.cancel()
+    if late.is_set():
         raise TimeoutError(f"the answer is not complete within {_FETCH_S:g} s")
     return found
 
 
-def _give_up(link: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it has ended
-        link.shutdown(socket.SHUT_RDWR)
+def _body(connection: HTTPConnection, path: str, query: str) -> bytes:
+    connection.request("GET", f"{path or '/'}?{query}" if query else path or "/")
+    with connection.getresponse() as answer:
+        if answer.status != 200:
+            raise OSError(f"the answer is {answer.status} {answer.reason[:100]}")
+        return answer.read(JWKS_BYTES_MAX + 1)
 
 
 class KeySetReader:
