@@ -11,7 +11,10 @@ import struct
 from dataclasses import dataclass
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    *(0, 1, 3, 4, 6, 7),
+    *(8, 9),
+)
 INITIAL_WINDOW_SIZE = 4
 END_STREAM, ACK, END_HEADERS = 0x1, 0x1, 0x4
 

@@ -22,6 +22,7 @@ from cometmq.tests.front.raw_http2 import (
     INITIAL_WINDOW_SIZE,
     PREFACE,
     SETTINGS,
+    WINDOW_UPDATE,
     RawConnection,
     frame,
     headers,
@@ -40,6 +41,8 @@ ROUNDS = 40
 #: Longest time that the writing of one round may take: a server that reads no more has had enough.
 ROUND_S = 5.0
 _FRAME = 16_384
+#: What a client adds to the window of a connection, so that it is never used up.
+_WINDOW = (1 << 31) - (1 << 16)
 #: Connections that call at once, their open calls each, and for how long.
 CROWD, OPEN_CALLS, CROWD_S = 200, 5, 5.0
 #: HPACK: the first entry of the dynamic table, and a literal that becomes one.
@@ -159,7 +162,8 @@ class _Caller(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        transport.write(PREFACE + frame(SETTINGS, 0, 0, b""))
+        window = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", _WINDOW))
+        transport.write(PREFACE + frame(SETTINGS, 0, 0, b"") + window)
         self._call(OPEN_CALLS)
 
     def _call(self, count: int) -> None:

@@ -25,8 +25,8 @@ const CONNECTION_PART: u32 = 32;
 const CREDIT_MAX: Duration = Duration::from_millis(5);
 const DEBT_MAX: Duration = Duration::from_millis(50);
 /// Connections that have their turn between others, and how many of them have taken more than others.
-const TURN_MAX: usize = 8;
-const BUSY_MAX: usize = 2;
+const TURN_MAX: usize = 16;
+const BUSY_MAX: usize = 4;
 
 /// A part of the time of the thread.
 pub struct Credit {
