@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from msgspec import Struct
 
 from ..front.process import address_connections
-from ..nodes.addresses import host_of, host_port
+from ..nodes.addresses import host_of, host_port, network_of
 from .codec import FrameError, FrameReader, decode, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply
@@ -129,8 +129,8 @@ class Shared:
         self.handshakes = Handshakes()
         #: Steady time at which the turn of the event loop ends; 0: nothing was served in it.
         self._turn_end_ns = 0
-        #: What the turns before had no time for, once for each connection.
-        self._waiting: deque[Callable[[], None]] = deque()
+        #: What the turns before had no time for, once for each connection, by address.
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}
         self._lines = 0
         self._lines_since_ns = 0
 
@@ -159,18 +159,25 @@ class Shared:
             asyncio.get_running_loop().call_soon(self._next_turn)
         return now_ns < self._turn_end_ns
 
-    def serve_later(self, serve: Callable[[], None]) -> None:
-        """Call `serve` in a later turn, after those that wait already."""
-        self._waiting.append(serve)
+    def serve_later(self, network: str, serve: Callable[[], None]) -> None:
+        """Call `serve` in a later turn, after those of its address that wait already: addresses
+        take turns."""
+        self._waiting.setdefault(network, deque()).append(serve)
 
     def _next_turn(self) -> None:
         self._turn_end_ns = 0
-        first, self._waiting = self._waiting, deque()
+        first, self._waiting = self._waiting, {}
         try:
             while first and self.has_time():
-                first.popleft()()
+                network = next(iter(first))
+                row = first.pop(network)
+                serve = row.popleft()
+                if row:
+                    first[network] = row  # behind the other addresses
+                serve()
         finally:  # those without time in this turn go before those that had some
-            first.extend(self._waiting)
+            for network, row in self._waiting.items():
+                first.setdefault(network, deque()).extend(row)
             self._waiting = first
 
     def log_closed(self, event: str, peer: str, reason: object) -> None:
@@ -196,6 +203,7 @@ class Connection(asyncio.Protocol):
         """`peer`: HOST:PORT, if the socket does not know it; `certificate`: see the attribute;
         `placed`: a place was taken for it."""
         self._placed = placed
+        self._network = ""
         self._shared = shared
         self._reader = FrameReader()
         self._unfinished = 0
@@ -225,6 +233,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not self.peer and (name := transport.get_extra_info("peername")):
             self.peer = host_port(name[0].removeprefix("::ffff:"), name[1])
+        self._network = network_of(host_of(self.peer))
         if secure := transport.get_extra_info("ssl_object"):
             self.certificate = secure.getpeercert(binary_form=True) or b""
         self.active_ns = shared.steady_ns()
@@ -271,7 +280,7 @@ class Connection(asyncio.Protocol):
 
     def _serve_later(self, frames: Iterator[bytes]) -> None:
         self.pause(_LONG_TURN)
-        self._shared.serve_later(partial(self._serve, frames))
+        self._shared.serve_later(self._network, partial(self._serve, frames))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -290,6 +291,19 @@ async def test_requests_beyond_the_limits_wait_or_are_refused(
             client.post(Command(WAIT))
         found = await client.call(WAIT)
         assert found.code == Reply.SYSTEM_BUSY
+
+
+async def test_the_connections_of_an_address_share_its_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_TURN_NS", 1)  # every request ends its turn
+    shared = connection.Shared({}, DoorConfig(), Clock())
+    served: list[str] = []
+    assert shared.has_time()
+    for address in (*50 * ("10.0.0.1",), "10.0.0.2"):
+        shared.serve_later(address, partial(served.append, address))
+    await until(lambda: len(served) == 51)
+    assert served.index("10.0.0.2") <= 1
 
 
 async def test_connections_beyond_the_limit_are_refused() -> None:
