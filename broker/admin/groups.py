@@ -88,6 +88,9 @@ class GroupAdmin:
             raise _unknown(request.name)
         group = _wanted(request, known)
         is_new, differs = known is None, group != known
+        if differs and is_wildcard(group) and group.lite_since < 0:
+            # It subscribes now: other broker groups may have clients of it, or get them before.
+            group.lite_since = self._changes.log_end
         answer = v1.CreateGroupResponse(
             code=v2.OK,
             message="OK",

@@ -16,6 +16,9 @@ class InternalAppender(Protocol):
     def store_host(self) -> bytes:
         """This broker's address as records carry it: packed host and port."""
 
+    def forget(self, topic: str, message_id: str) -> None:
+        """Let a message with this id be stored again: it was withdrawn."""
+
     def append(self, message: Message) -> AppendResult:
         """Append one record. Raises WireError if the log does not accept it."""
 

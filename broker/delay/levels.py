@@ -5,9 +5,10 @@ wrote, or have the property DELAY (`delayed.py`). The shell around `level_core.p
 level's queue from the offset in `delayOffset.json`, delivers due messages (docs/formats/store-
 format.md, section 11.3) and sleeps until the next one is due. It runs on the leader only. A message
 waits for its delay at most, counted from the last start or the last time that the clock was set
-back, whatever store time it has. Promises: those of `timer_service.py`; messages for the half
-message topic are dropped, as in Apache, and so are those of deleted topics, also if there is a new
-topic of the name."""
+back, whatever store time it has. What waits in a level that `messageDelayLevel` no longer has is
+delivered after the delay of Apache's level of that number, or of its last one. Promises: those of
+`timer_service.py`; messages for the half message topic are dropped, as in Apache, and so are those
+of deleted topics, also if there is a new topic of the name."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ class DelayLevels:
         self._appender = appender
         self._stats = stats
         config = store.config
-        self._levels_ms = parse_levels(config.message_delay_level)
+        self._configured_ms = parse_levels(config.message_delay_level)
+        #: Those, and levels with messages of an earlier configuration.
+        self._levels_ms = self._configured_ms
         path = config.root / "config" / "delayOffset.json"
         self._progress = DelayOffsets(path, self._clock.wall_ms)
         self._saver = Saver(path, self._render, config.flush_delay_offset_interval / 1000)
@@ -93,6 +96,7 @@ class DelayLevels:
         """Start to deliver. Raises ConfigFileError."""
         store = self._store
         self._progress.load(store.id)
+        self._levels_ms = self._all_levels()
         for queue_id in range(len(self._levels_ms)):
             replicated = self._offsets.get(SCHEDULE_TOPIC, PROGRESS_GROUP, queue_id)
             if replicated is not None and replicated > self._progress.offset(
@@ -103,6 +107,12 @@ class DelayLevels:
         self._running = True
         self._bound()
         self._wake()
+
+    def _all_levels(self) -> tuple[int, ...]:
+        known, default = self._configured_ms, DELAY_LEVELS_MS
+        queues = [queue for topic, queue in self._store.queues() if topic == SCHEDULE_TOPIC]
+        former = range(len(known), max(queues, default=-1) + 1)
+        return known + tuple(default[min(index, len(default) - 1)] for index in former)
 
     def _first(self, index: int) -> int:
         """Return where delivery of a level continues; count what retention took before."""
@@ -268,7 +278,7 @@ class DelayLevels:
             core.empty(index, offset)
 
     def _due_ms(self, index: int, stored: StoredRecord) -> int:
-        if self._levels_ms == DELAY_LEVELS_MS:
+        if self._levels_ms[index] == DELAY_LEVELS_MS[min(index, len(DELAY_LEVELS_MS) - 1)]:
             return stored.tags_code
         # The unit's code is always computed with Apache's own levels.
         return decode_delivery(stored.data).store_timestamp_ms + self._levels_ms[index]

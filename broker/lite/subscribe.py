@@ -5,9 +5,10 @@ Checks are in the order of the specification; a refused request changes nothing.
 subscribes to a lite topic for the first time starts at its end as of the subscription, so that
 later messages are delivered however late the first poll is; the OffsetOption of a partial
 subscription overrides this.
-A wildcard group subscribes once, to lite topics that do not exist yet too: its group record in the
-log holds the log offset of that moment, and the group starts in each lite topic at the first
-message behind it. So no restart, election or absence of its clients makes it skip one.
+A wildcard group subscribes once, when it is created or becomes one (`admin/groups.py`), to lite
+topics that do not exist yet too: its group record in the log holds the log offset of that moment,
+and the group starts in each lite topic at the first message behind it. So no restart, election,
+new broker group or absence of its clients makes it skip one.
 Subscriptions are in memory: clients refresh them every 30 seconds, and those not refreshed for a
 minute are dropped.
 """
@@ -187,7 +188,8 @@ class LiteSubscribe:
     # Changes.
 
     def _record_start(self, group: Group) -> int:
-        """Write that a wildcard group subscribes now; return the log offset behind the record."""
+        """Write that a wildcard group of an earlier version subscribes now; return the log offset
+        behind the record."""
         self._changes.check_writable()
         end = self._changes.log.write_group(replace(group, lite_since=self._store.log_end))
         self._pump.appended()

@@ -58,6 +58,11 @@ class MetadataChanges:
         self._pump = pump
         self._durability = durability
 
+    @property
+    def log_end(self) -> int:
+        """Where the log ends: what is accepted from now on lies behind."""
+        return self._store.log_end
+
     def check_writable(self) -> None:
         """Raise WireError if nothing can be changed now."""
         if not self._leadership.is_leader:

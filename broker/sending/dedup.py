@@ -13,8 +13,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from ...proto import v2
 from ...store.format.errors import StoreError
+from ...store.format.properties import property_value
 from ...store.format.results import AppendResult, PutStatus
+from ..names.lite import PROPERTY
 from .dedup_window import SendWindow
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from .send import Prepared
 
 logger = logging.getLogger(__name__)
+
+_LITE = PROPERTY.encode()
+#: Lite topics of one parent whose messages with one id are looked at.
+_SAME_ID_MAX = 32
 
 
 class SendDedup:
@@ -50,37 +57,48 @@ class SendDedup:
         """Remove the messages that were sent before from `ready.messages`."""
         now_ms = self._clock.forward_ms()
         extras = ready.extras or [None] * len(ready.ids)
+        keys = ready.ids
+        if ready.message_type == v2.LITE:  # an id is one of its lite topic
+            lites = [property_value(message.properties, _LITE) for message in ready.messages]
+            keys = [key + b"\x02" + lite for key, lite in zip(ready.ids, lites, strict=True)]
         if now_ms < self._since_ms + self._window_ms:
-            for message_id in ready.ids:
-                if not self.window.contains(ready.topic, message_id, now_ms):
-                    self._load(ready.topic, message_id, now_ms)
-        reservation = self.window.reserve(ready.topic, ready.ids, extras, now_ms)
+            for key in keys:
+                if not self.window.contains(ready.topic, key, now_ms):
+                    self._load(ready.topic, key, now_ms)
+        reservation = self.window.reserve(ready.topic, keys, extras, now_ms)
         ready.reservation = reservation
         if reservation.duplicates:
             ready.messages = [ready.messages[index] for index in reservation.fresh]
             ready.size = sum(len(message.body) for message in ready.messages)
 
     def forget(self, topic: str, message_id: str) -> None:
-        """Let a message be sent again: it was recalled."""
+        """Let a message be sent again: it was recalled, or rolled back."""
         self.window.forget(topic, message_id.encode())
 
     def forget_topic(self, topic: str) -> None:
         """Let messages with the ids of a deleted topic be stored in a new one of its name."""
         self.window.forget_topic(topic)
 
-    def _load(self, topic: str, message_id: bytes, now_ms: int) -> None:
+    def _load(self, topic: str, key: bytes, now_ms: int) -> None:
         """Add a message of an earlier instance to the window if the index holds it."""
+        message_id, _, lite = key.partition(b"\x02")
         wall_ms = self._clock.wall_ms()
         begin_ms = wall_ms - self._window_ms + 1
         try:
             stored = self._store.queries.query(
-                topic, message_id.decode(), count_max=1, begin_ms=begin_ms, index_type="U"
+                topic,
+                message_id.decode(),
+                count_max=_SAME_ID_MAX,
+                begin_ms=begin_ms,
+                index_type="U",
             )
         except (OSError, StoreError, ValueError) as error:
             logger.warning("send.index_not_read topic=%s error=%s", topic, error)
             return
         for record in stored:
             if self._metadata.is_older(topic, record.physical_offset):
+                continue
+            if property_value(record.properties, _LITE) != lite:
                 continue
             result = AppendResult(
                 PutStatus.PUT_OK,
@@ -90,4 +108,5 @@ class SendDedup:
                 record.store_timestamp_ms,
             )
             age_ms = max(wall_ms - record.store_timestamp_ms, 0)
-            self.window.add(topic, message_id, result, now_ms - age_ms)
+            self.window.add(topic, key, result, now_ms - age_ms)
+            return

@@ -296,7 +296,7 @@ class Sender:
         return results
 
     def forget(self, topic: str, message_id: str) -> None:
-        """Let a message with this id be stored again: it was recalled."""
+        """Let a message with this id be stored again: it was recalled, or rolled back."""
         if self._dedup is not None:
             self._dedup.forget(topic, message_id)
 

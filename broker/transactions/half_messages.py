@@ -9,7 +9,7 @@ from ...store.format.record import Record, decode
 from .core import HalfMessage, Outcome, TransactionTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ...store.message_store import MessageStore
     from ..metadata.tables import Topic
@@ -27,7 +27,11 @@ class HalfMessages:
         ops: OpWriter,
         file: CountsFile,
         stats: TransactionStats,
+        *,
+        forget: Callable[[str, str], None],
     ) -> None:
+        """`forget` lets a message of a topic be sent again with its id."""
+        self._forget = forget
         self._store = store
         self._ops = ops
         self._file = file
@@ -44,6 +48,8 @@ class HalfMessages:
     def end(self, half: HalfMessage, outcome: Outcome) -> None:
         """Record an outcome; its op record follows."""
         self.table.end(half, outcome)
+        if outcome is not Outcome.COMMITTED:
+            self._forget(half.topic, half.key)
         self._file.changed()
         self._ops.ended()
 

@@ -192,7 +192,9 @@ class Transactions:
         )
         table = self.table = TransactionTable(rules)
         self.ops = OpWriter(runtime, self._offsets, self._appender, table)
-        self.halves = HalfMessages(store, table, self.ops, self.file, self.stats)
+        self.halves = HalfMessages(
+            store, table, self.ops, self.file, self.stats, forget=self._appender.forget
+        )
         self.reader = TransactionReader(
             loop=runtime.loop, store=store, pump=self._pump, table=table, file=self.file
         )

@@ -192,3 +192,24 @@ async def test_apaches_roll_units_are_delivered_at_their_time(tmp_path: Path) ->
                 asked = due.get(record.properties_dict["UNIQ_KEY"], 0)
                 assert record.store_timestamp_ms >= asked
         assert max(due.values()) < clock.wall_ms()
+
+
+async def test_what_waits_in_a_level_that_is_no_longer_configured_is_delivered(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    base = settings(tmp_path)
+    more = replace(base, store=replace(base.store, message_delay_level="1s " * 19 + "1d"))
+    async with desk(tmp_path, more, clock) as k:
+        k.topic(TOPIC)
+        for level in (17, 20):
+            await send(k, b"%d" % level, level)
+    fewer = replace(base, store=replace(base.store, message_delay_level="1h 2h"))
+    async with desk(tmp_path, fewer, clock) as k:
+        k.advance(3_600_000 + 60_000)
+        await arrive(k, [b"17"])
+        await send(k, b"5", 5)
+        k.advance(3_600_000)
+        await arrive(k, [b"17", b"20"])
+        k.advance(3_600_000 + 60_000)
+        await arrive(k, [b"17", b"20", b"5"])

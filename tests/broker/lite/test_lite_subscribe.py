@@ -22,10 +22,12 @@ from cometmq.tests.broker.lite_desk import (
     NONE,
     PARENT,
     REMOVE,
+    Lite,
     Stream,
     held,
     lite,
 )
+from cometmq.tests.broker.live import create_group
 
 
 def option(**fields: int) -> v2.OffsetOption:
@@ -236,6 +238,36 @@ async def test_a_wildcard_group_gets_what_was_sent_while_its_client_was_away(
     async with lite(tmp_path) as one:
         assert one.sync(ALL) == v2.OK
         assert sorted((await one.receive()).bodies) == [name.encode() for name in names]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_a_wildcard_group_gets_what_was_sent_before_its_first_client(
+    tmp_path: Path, is_new: bool, restarts: bool
+) -> None:
+    """As at a broker group that is added while its clients are away."""
+    group = "w" if is_new else "g"
+
+    async def arrives(one: Lite) -> None:
+        assert one.sync(ALL, group=group) == v2.OK
+        got = await one.receive(group=group)
+        assert sorted(got.bodies) == [b"1", b"2", b"3"]
+
+    async with lite(tmp_path) as one, one.one.live.client() as wire:
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("z", b"before")
+        attributes = [f"+lite.bind.topic={PARENT}", "+lite.sub.wildcard=true"]
+        done = await create_group(wire, group, attributes=attributes)
+        assert done.created is is_new
+        assert done.altered is not is_new
+        one.one.node.lite._drop(("g", "c@1"))
+        for number, name in enumerate(("a", "new", "z"), 1):
+            await one.send(name, b"%d" % number)
+        if not restarts:
+            await arrives(one)
+    if restarts:
+        async with lite(tmp_path) as one:
+            await arrives(one)
 
 
 def test_a_group_that_changes_its_lite_topics_subscribes_to_them_later() -> None:

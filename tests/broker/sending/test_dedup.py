@@ -15,7 +15,9 @@ from cometmq.broker.sending.dedup_window import Reservation, SendWindow
 from cometmq.proto import v2
 from cometmq.store.format.results import AppendResult, PutStatus
 from cometmq.tests.broker.desk import desk, message
+from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 from cometmq.tests.broker.live import settings
+from cometmq.tests.broker.transacting import end_transaction, prepared
 
 WINDOW_MS, LIMIT = 100, 4
 
@@ -210,3 +212,31 @@ async def test_ids_of_a_deleted_topic_are_new_in_its_successor(
         async with desk(tmp_path, message_deduplication_enable=True) as one:
             await one.sent("t", b"new")
             assert (await one.receive("t", "g")).bodies == [b"new"]
+
+
+async def test_a_transaction_that_was_rolled_back_can_be_sent_again(tmp_path: Path) -> None:
+    async with desk(tmp_path, message_deduplication_enable=True) as one:
+        one.topic("t", message_type=v2.TRANSACTION)
+        (first,) = await prepared(one, "t", "A")
+        assert await prepared(one, "t", "A") == [first]
+        assert await end_transaction(one, "t", first, v2.ROLLBACK) == v2.OK
+        (second,) = await prepared(one, "t", "A")
+        assert second != first
+        assert await end_transaction(one, "t", second) == v2.OK
+        assert (await one.receive("t", "g")).bodies == [b"half"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_id_is_one_of_its_lite_topic(tmp_path: Path, restarts: bool) -> None:
+    def lite_message(name: str) -> v2.Message:
+        return message(PARENT, name.encode(), "A", message_type=v2.LITE, lite_topic=name)
+
+    async with lite(tmp_path, message_deduplication_enable=True) as one:
+        assert one.sync(ADD, "a", "b") == v2.OK
+        for name in ("a", "b") if not restarts else ("a",):
+            assert (await one.one.send(lite_message(name))).status.code == v2.OK
+    async with lite(tmp_path, message_deduplication_enable=True) as one:
+        assert one.sync(ADD, "a", "b") == v2.OK
+        for name in ("a", "b", "b", "a"):
+            assert (await one.one.send(lite_message(name))).status.code == v2.OK
+        assert sorted((await one.receive()).bodies) == [b"a", b"b"]
