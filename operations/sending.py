@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,7 +70,8 @@ class Result:
 
     topic: str
     receipts: list[dict[str, Any]] = field(default_factory=list)
-    failures: Counter[str] = field(default_factory=Counter)
+    #: Reason -> numbers of the messages, from 1.
+    failures: dict[str, list[int]] = field(default_factory=dict)
     codes: set[Exit] = field(default_factory=set)
     seconds: float = 0.0
     interrupted: bool = False
@@ -82,16 +83,24 @@ class Result:
         return {
             "topic": self.topic,
             "sent": len(self.receipts),
-            "failed": self.failures.total(),
+            "failed": self.failed_total,
             "unknown": self.unknown,
             "seconds": round(self.seconds, 3),
             "messages": self.receipts,
+            "failures": [
+                {"reason": reason, "numbers": numbers} for reason, numbers in self.failures.items()
+            ],
         }
+
+    @property
+    def failed_total(self) -> int:
+        """Messages that were not acknowledged."""
+        return sum(len(numbers) for numbers in self.failures.values())
 
     @property
     def total(self) -> int:
         """Messages that were tried."""
-        return len(self.receipts) + self.failures.total() + self.unknown
+        return len(self.receipts) + self.failed_total + self.unknown
 
     def sentence(self, count: int) -> str:
         """Describe how many of `count` messages were sent."""
@@ -111,8 +120,8 @@ class Result:
         return Exit.NOT_FOUND if self.codes == {Exit.NOT_FOUND} else Exit.FAILED
 
     def failed(self, error: CliError) -> None:
-        """Count one message that was not acknowledged."""
-        self.failures[str(error)] += 1
+        """Note that the next message was not acknowledged: outcomes are in the order of sends."""
+        self.failures.setdefault(str(error), []).append(self.total + 1)
         self.codes.add(error.code)
 
 

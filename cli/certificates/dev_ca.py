@@ -49,13 +49,15 @@ def dev_ca(*, nodes: tuple[str, ...], directory: Path, node_name: str, days: int
     """
     from .authority import Authority
 
-    named = [_parse(node) for node in nodes]
+    named = dict(parsed := [_parse(node) for node in nodes])
+    if len(named) < len(parsed):
+        raise CliError("A NODE is named twice: it has one certificate.", Exit.USAGE)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = Authority.of(directory, _AUTHORITY_DAYS)
         if authority.is_new:
             click.echo(str(authority.file))
-        for name, hosts in named:
+        for name, hosts in named.items():
             click.echo(str(authority.issue(name, [node_name, *hosts, *_LOCAL], days)))
     except OSError as error:
         raise CliError(f"Cannot write {error.filename}: {error.strerror}.") from None

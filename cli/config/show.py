@@ -91,6 +91,8 @@ def change(
         key, equal, value = each.partition("=")
         if not equal or not key:
             raise CliError(f"'{each}' is not KEY=VALUE.", Exit.USAGE)
+        if key in values:
+            raise CliError(f"{key} is given twice: a setting has one value.", Exit.USAGE)
         values[key] = value
     from ...proto import paths, v1
 

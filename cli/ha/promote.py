@@ -183,6 +183,8 @@ def _conf(texts: tuple[str, ...]) -> dict[int, Path]:
         number, _, path = text.partition("=")
         if not number.isdigit() or not Path(path).is_file():
             raise CliError(f"--conf must be ID=PATH of a broker.conf, but is '{text}'.", Exit.USAGE)
+        if int(number) in found:
+            raise CliError(f"--conf names broker id {number} twice.", Exit.USAGE)
         found[int(number)] = Path(path)
     return found
 

@@ -11,6 +11,9 @@ from ..output import note, show_document, show_fields, show_rows
 from ..times import TIME_FORMS, duration, moment
 from .start import Start, start_position
 
+#: Messages that are named for one reason; `-o json` names all.
+_NUMBERS_SHOWN = 20
+
 
 @click.group()
 def message() -> None:
@@ -96,9 +99,16 @@ def send(
             note(f"Until it is due: cometmq timer recall {topic} RECALL_HANDLE")
     else:
         click.echo(result.sentence(result.total if lines else count or 1))
-    for sentence, times in result.failures.items():
-        click.echo(f"cometmq: {times} not acknowledged: {sentence}", err=True)
+    for sentence, numbers in result.failures.items():
+        click.echo(f"cometmq: {_named(numbers)} not acknowledged: {sentence}", err=True)
     return result.exit_code()
+
+
+def _named(numbers: list[int]) -> str:
+    """Return what names these messages: 2 (messages 3, 7)."""
+    shown = ", ".join(str(number) for number in numbers[:_NUMBERS_SHOWN])
+    more = ", ..." if len(numbers) > _NUMBERS_SHOWN else ""
+    return f"{len(numbers)} (message{'s' if len(numbers) > 1 else ''} {shown}{more})"
 
 
 def _properties(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -49,8 +49,8 @@ class Shell:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self._endpoint}"
 
-    def fed(self, text: str, *words: str) -> str:
-        """What a command prints that reads a text from a pipe."""
+    def fed(self, text: str, *words: str, code: int = 0) -> str:
+        """What a command prints that reads a text from a pipe, with its errors if it fails."""
         done = subprocess.run(
             [*cometmq_command(), *words, "--endpoint", self.endpoint],
             input=text,
@@ -59,8 +59,8 @@ class Shell:
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stdout + (done.stderr if code else "")
 
     def typed(self, answer: str, *words: str, code: int = 0) -> str:
         """The same at a terminal, where `answer` is typed."""
@@ -635,6 +635,13 @@ def test_lines_and_places_make_many_messages(shell: Shell) -> None:
         ("one", ["l-1"]),
         ("two {{n}}", ["l-2"]),
     ]
+
+
+def test_lines_that_are_refused_are_named_and_do_not_stop_the_others(shell: Shell) -> None:
+    shell("topic", "create", "fed", "--queues", "1")
+    said = shell.fed("one\n\ntwo\n\n", "message", "send", "fed", "--lines", code=1)
+    assert "Sent 2 of 4 messages" in said
+    assert "cometmq: 2 (messages 2, 4) not acknowledged: the body is empty" in said
 
 
 def test_a_delayed_send_prints_its_time_and_the_handle_that_recalls_it(shell: Shell) -> None:

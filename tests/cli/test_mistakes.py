@@ -55,6 +55,8 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "config show flushDiskTyp": (4, "Did you mean flushDiskType?"),
     "config set flushDiskType=SYNC_FLUSH": (1, "change broker.conf and restart"),
     "config set nonsense": (2, "is not KEY=VALUE"),
+    "config set maxTopics=80000 maxTopics=90000": (2, "maxTopics is given twice"),
+    "auth dev-ca a=10.0.0.1 a=10.0.0.2": (2, "A NODE is named twice"),
     "context use prod": (4, "cometmq context add"),
     "acl create --user app --resource orders --actions Pub": (2, "use Topic:NAME, Group:NAME"),
     "quota set nobody --messages 5": (1, "See `cometmq quota set --help`"),
