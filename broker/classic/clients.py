@@ -232,7 +232,7 @@ class ClassicClients:
         wanted = [(queue.topic, queue.queue_id) for queue in queues]
         held = set(self._locks.lock(asked.group, asked.client_id, wanted, now_ns))
         locked = [queue.document() for queue in queues if (queue.topic, queue.queue_id) in held]
-        return reply(Reply.SUCCESS, body=dumps({"lockOKMQSet": locked}))
+        return reply(Reply.SUCCESS, asked.remark, body=dumps({"lockOKMQSet": locked}))
 
     def unlock(self, command: Command, peer: Connection) -> Command:
         """Answer UNLOCK_BATCH_MQ. Raises RemotingError."""
@@ -240,7 +240,7 @@ class ClassicClients:
         self._check_owner(asked.client_id, user_of(peer))
         queues = [(each.topic, each.queue_id) for each in self._existing(asked)]
         self._locks.unlock(asked.group, asked.client_id, queues)
-        return reply(Reply.SUCCESS)
+        return reply(Reply.SUCCESS, asked.remark)
 
     def check(self, command: Command, _: Connection) -> Command:
         """Answer CHECK_CLIENT_CONFIG, sent at the start for SQL subscriptions. Raises WireError."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ....proto import v2
 from ....proto.errors import WireError
 from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
@@ -65,11 +67,26 @@ async def create_each(
 ) -> Command:
     """Create what the list `name` of a body has; one that is refused does not stop the others.
 
-    `request_of` returns the request for an entry. Raises RemotingError if the body cannot be read,
-    WireError with the reason of each that was refused.
+    `request_of` returns the request for an entry. Raises RemotingError if the body has no list,
+    WireError with the reason of each that was refused or cannot be read.
     """
-    requests = [request_of(bean) for bean in items_of(json_object(body), name)]
-    return await do_each([(request.name, request) for request in requests], create)
+
+    def made(number: int, bean: Any) -> tuple[str, Any]:
+        try:
+            if number > ITEMS_MAX:
+                raise malformed(f"{name} has over {ITEMS_MAX} entries")
+            request = request_of(bean)
+        except RemotingError as error:
+            return f"entry {number}", WireError(v2.BAD_REQUEST, error.remark)
+        return request.name, request
+
+    async def act(request: Any) -> None:
+        if isinstance(request, WireError):
+            raise request
+        await create(request)
+
+    beans = items_of(json_object(body), name, sys.maxsize)
+    return await do_each([made(number, bean) for number, bean in enumerate(beans, 1)], act)
 
 
 async def do_each(

@@ -54,6 +54,8 @@ _FROM_WHERE = (
 )
 #: The longest tag expression; SQL expressions have a lower limit.
 _EXPRESSION_MAX = 16_384
+#: Queues of one LOCK_BATCH_MQ, of all topics of a client at a broker: 20 ms of the event loop.
+_QUEUES_MAX = 4_096
 #: Characters kept of what a client tells of itself.
 _LABEL_MAX = 64
 #: 64 bytes in base64.
@@ -230,16 +232,23 @@ class QueueList:
     group: str
     client_id: str
     queues: list[QueueKey]
+    #: What is ignored, for the answer; None: nothing.
+    remark: str | None
 
 
 def queue_list(command: Command) -> QueueList:
-    """Read a list of queues."""
+    """Read a list of queues, at most _QUEUES_MAX of them."""
     document = json_object(command.body)
+    items = items_of(document, "mqSet", sys.maxsize)
     try:
-        queues = [queue_key(item) for item in items_of(document, "mqSet")]
+        queues = [queue_key(item) for item in items[:_QUEUES_MAX]]
     except BareJsonError as error:
         raise malformed(str(error)) from None
-    return QueueList(name_of(document, "consumerGroup"), name_of(document, "clientId"), queues)
+    remark = None
+    if len(items) > _QUEUES_MAX:
+        remark = f"mqSet has {len(items)} queues: those after the first {_QUEUES_MAX} are ignored"
+    group, client_id = name_of(document, "consumerGroup"), name_of(document, "clientId")
+    return QueueList(group, client_id, queues, remark)
 
 
 @dataclass(frozen=True, slots=True)

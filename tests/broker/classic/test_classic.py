@@ -32,6 +32,7 @@ from cometmq.tests.broker.classic_wire import (
 from cometmq.tests.broker.live import (
     RpcError,
     create_group,
+    create_topic,
     follower_of,
     running,
     telemetry,
@@ -488,6 +489,21 @@ async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
         assert sent.code == Reply.SUCCESS
         (record,) = await pulled(client, topic=f"%DLQ%{GROUP}", queueId=0)
         assert (record.body, record.properties_dict["DELAY"]) == (b"dead", "-1")
+
+
+async def test_all_queues_of_a_large_topic_are_locked(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client):
+        async with live.client() as wire:
+            await create_topic(wire, "large", queues=1_024)
+        await client.call(Request.HEART_BEAT, heartbeat())
+        queues = [{"brokerName": "broker-a", "queueId": n, "topic": "large"} for n in range(1_024)]
+        document: dict[str, Any] = {"clientId": "c1", "consumerGroup": GROUP, "mqSet": queues}
+        answer = await client.call(Request.LOCK_BATCH_MQ, json.dumps(document).encode())
+        assert loads(answer.body) == {"lockOKMQSet": queues}
+        document["mqSet"] = [{"brokerName": "b", "queueId": 9_999, "topic": "t"}] * 4_096 + queues
+        answer = await client.call(Request.LOCK_BATCH_MQ, json.dumps(document).encode())
+        assert (answer.code, loads(answer.body)) == (Reply.SUCCESS, {"lockOKMQSet": []})
+        assert "5120 queues: those after the first 4096 are ignored" in (answer.remark or "")
 
 
 async def test_a_message_sent_back_comes_again_until_it_is_a_dead_letter(tmp_path: Path) -> None:
