@@ -22,7 +22,7 @@ from ...remoting.headers import PullMessage
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.filters import Filter, parse_filter
-from ..messages.validation import MAX_BATCH, TOOLS_GROUP, check_group
+from ..messages.validation import MAX_BATCH, SEARCHED_TOPICS, TOOLS_GROUP, check_group
 from ..names.retry import is_retry_topic
 from ..pop.request import consuming_group
 from ..pop.turn import matches
@@ -91,7 +91,8 @@ class ClassicPulls:
         """Answer a pull, at once or with a future. Raises WireError, RemotingError."""
         header = command.header(PullMessage)
         self._check_group(header.consumer_group)
-        topic = known_topic(self._metadata, header.topic)
+        is_tool = header.consumer_group == TOOLS_GROUP
+        topic = known_topic(self._metadata, header.topic, SEARCHED_TOPICS if is_tool else ())
         if not topic.readable:
             fields = self._fields(header.topic, header.queue_id, header.queue_offset)
             fields["forbiddenType"] = str(_TOPIC_FORBIDDEN)

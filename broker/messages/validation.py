@@ -49,7 +49,7 @@ SYSTEM_TOPICS = _names(
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 #: System topics that classic clients write and read: message traces, Apache's benchmark.
 OPEN_TOPICS = _names("RMQ_SYS_TRACE_TOPIC BenchmarkTest")
-#: System topics whose messages tools look up: those, and messages that wait.
+#: System topics whose messages tools look up and read: those, and messages that wait.
 SEARCHED_TOPICS = OPEN_TOPICS | _names(
     "RMQ_SYS_TRANS_HALF_TOPIC SCHEDULE_TOPIC_XXXX rmq_sys_wheel_timer"
 )

@@ -17,6 +17,7 @@ from ....remoting.bare_json import QueueKey, dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.header_fields import read
+from ...messages.validation import SEARCHED_TOPICS
 from ...metadata.tables import is_system_topic, topic_to_json
 from ..base.bodies import in_range, name_of, value_of
 from ..base.errors import known_topic
@@ -138,7 +139,8 @@ class ToolTopics:
 
     async def statistics(self, command: Command) -> Command:
         """Answer GET_TOPIC_STATS_INFO."""
-        topic = known_topic(self._metadata, read(TopicName, command.fields).topic)
+        name = read(TopicName, command.fields).topic
+        topic = known_topic(self._metadata, name, SEARCHED_TOPICS)
         rows = await self._status.queue_status(topic)
         table = {
             QueueKey(row.broker, row.queue_id, topic.name): {

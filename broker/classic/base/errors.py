@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
 from ....front.context import RequestContext
@@ -66,9 +66,11 @@ def context_of(peer: Connection, client_id: str, request_bytes: int = 0) -> Requ
     )
 
 
-def known_topic(metadata: Metadata, name: str) -> Topic:
-    """Return the topic. Raises WireError, RemotingError."""
-    check_classic_topic(name)
+def known_topic(metadata: Metadata, name: str, also: Container[str] = ()) -> Topic:
+    """Return the topic; of the system topics, those in `also`, too. Raises WireError,
+    RemotingError."""
+    if name not in also:
+        check_classic_topic(name)
     topic = metadata.topic(name)
     if topic is None:
         raise RemotingError(Reply.TOPIC_NOT_EXIST, no_topic(name))

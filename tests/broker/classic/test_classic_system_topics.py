@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.remoting.admin_codes import Admin
+from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.store.format.message_id import OffsetId
 from cometmq.store.format.topic_names import META_TOPIC
-from cometmq.tests.broker.classic_wire import classic, message, pulled, records
+from cometmq.tests.broker.classic_wire import classic, message, pulled, pulling, records
 from cometmq.tests.remoting.client import RemotingClient
 
 TRACE, BENCHMARK, HALF = "RMQ_SYS_TRACE_TOPIC", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -70,6 +71,23 @@ async def test_messages_that_wait_are_found_where_they_wait(tmp_path: Path) -> N
             assert sent.code == Reply.SUCCESS, sent
             topic, body = await viewed(client, sent)
             assert topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer") and body == b"later"
+
+
+async def test_messages_that_wait_are_read_by_tools_where_they_wait(tmp_path: Path) -> None:
+    """`mqadmin topicStatus`, `queryMsgByOffset` and `printMsg`."""
+    async with classic(tmp_path) as (_, client):
+        half = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01h1\x02"
+        assert (await client.post(message(b"half", half, f=4))).code == Reply.SUCCESS
+        later = message(b"later", "DELAY\x011\x02UNIQ_KEY\x01d1\x02")
+        assert (await client.post(later)).code == Reply.SUCCESS
+        for topic, body in ((HALF, b"half"), ("SCHEDULE_TOPIC_XXXX", b"later")):
+            stats = loads((await client.call(Admin.GET_TOPIC_STATS_INFO, topic=topic)).body)
+            assert max(row["maxOffset"] for row in stats["offsetTable"].values()) == 1
+            asked: dict[str, Any] = {"topic": topic, "queueId": 0}
+            (record,) = await pulled(client, consumerGroup="TOOLS_CONSUMER", **asked)
+            assert (record.topic, record.body) == (topic, body)
+            answer = await client.post(pulling(**asked))
+            assert "is a system topic" in (answer.remark or ""), "not of a consumer group"
 
 
 async def test_other_system_topics_stay_closed(tmp_path: Path) -> None:
