@@ -342,7 +342,7 @@ async def _body(request: Request, bytes_max: int, too_large: str) -> bytearray:
     return data
 
 
-def link(path: str, **query: object) -> str:
+def link(path: str, /, **query: object) -> str:
     """Return a URL with those parameters that are not empty."""
     pairs = {name: str(value) for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(pairs)}" if pairs else path
@@ -353,6 +353,6 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def moved(path: str, **query: object) -> Response:
+def moved(path: str, /, **query: object) -> Response:
     """Answer a change: the browser loads a page, and a reload does not repeat the change."""
     return RedirectResponse(link(path, **query), 303)

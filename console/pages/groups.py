@@ -252,7 +252,7 @@ class GroupPages:
 
     def plan_reset(self, request: Request) -> Response:
         """Show the form of a reset, and with a position each queue's offset before and after."""
-        if "to" not in request.query_params:
+        if not request.query_params.get("to"):
             return self._reset_form(request)
         try:
             return self._reset_plan(request)
@@ -275,7 +275,7 @@ class GroupPages:
             title=f"Reset offsets of {name}",
             name=name,
             topics=distinct(queue.topic for queue in queues if not queue.retry),
-            given={**given, "to": query.get("to", "time")},
+            given={**given, "to": query.get("to") or "time"},
             error=error,
         )
 

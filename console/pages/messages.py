@@ -163,7 +163,7 @@ class MessagePages:
             following=link("/messages", **kept, **found.following) if found.following else "",
             previous=link("/messages", **kept, **found.previous) if found.previous else "",
             exports={
-                form: link("/messages/export", **dict(query), format=form)
+                form: link("/messages/export", **{**query, "format": form})
                 for form in ("json", "csv")
             },
             rows_max=ROWS,

@@ -207,6 +207,7 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
     assert "lose their offsets: readers" in told(console.get("/topics/consumed/delete"))
 
     asked = "topic=consumed&to=earliest"
+    assert console.ask("GET", "/groups/readers/reset?topic=read&to=").status == 200
     plan = told(console.get(f"/groups/readers/reset?{asked}"))
     assert "4 messages are consumed again, 0 are skipped" in plan
     assert "Lag 0" in told(console.get("/groups/readers"))
@@ -356,7 +357,7 @@ def test_a_tab_of_the_search_shows_its_form(
     console: Served, shared_cluster: Cluster, way: str
 ) -> None:
     shared_cluster.create_topic("tabs", queues=1)
-    for query in (f"by={way}", f"topic=tabs&by={way}"):
+    for query in (f"by={way}", f"topic=tabs&by={way}", f"by={way}&format=csv&path=x"):
         assert console.ask("GET", f"/messages?{query}").status == 200
 
 
