@@ -355,6 +355,47 @@ async def test_offsets_of_queues_and_groups(tmp_path: Path) -> None:
         assert found.code == Reply.INVALID_PARAMETER
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_group_starts_at_the_first_message_of_a_topic_that_was_created_again(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """Without an offset clients start at the end."""
+
+    async def starts(client: RemotingClient) -> None:
+        for group in (GROUP, "other"):
+            own = {"consumerGroup": group, "topic": "again", "queueId": 0}
+            found = await client.call(Request.QUERY_CONSUMER_OFFSET, **own)
+            assert found.fields == {"offset": "1"}
+
+    async with classic(tmp_path) as (live, client), live.client() as wire:
+        for name in (b"old", b"new"):
+            await client.call(Admin.DELETE_TOPIC_IN_BROKER, topic="again")
+            await create_topic(wire, "again", queues=1)
+            await client.post(message(name, b="again", e=0))
+        if not restarts:
+            await starts(client)
+    if restarts:
+        async with classic(tmp_path) as (_, client):
+            await starts(client)
+
+
+async def test_a_group_starts_at_the_first_message_of_a_queue_that_is_new_to_it(
+    tmp_path: Path,
+) -> None:
+    async with classic(tmp_path) as (live, client):
+        await client.call(Request.HEART_BEAT, heartbeat())
+        for _ in range(3):
+            await client.post(message())
+        live.node.pump.run()
+        live.node.store.queue_table.hide_below(TOPIC, 1, 1)  # as retention
+        own = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 1}
+        found = await client.call(Request.QUERY_CONSUMER_OFFSET, **own)
+        assert found.code == Reply.QUERY_NOT_FOUND, "it does not read the topic yet"
+        live.node.offsets.commit(TOPIC, GROUP, 0, 0)
+        found = await client.call(Request.QUERY_CONSUMER_OFFSET, **own)
+        assert found.fields == {"offset": "1"}
+
+
 async def test_members_of_a_group_learn_of_each_other(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, one):
         found = await one.call(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
