@@ -124,6 +124,8 @@ class GroupAdmin:
             if is_lite_queue(row.topic):
                 waiting += row.lag
                 unread += 0 if self._progress.has_read(before.name, row.topic) else row.lag
+        if becomes_ordered:
+            retries += await self._waiting.count(topics_of_group(self._metadata, before.name))
         if becomes_ordered and retries:
             raise WireError(
                 v2.FORBIDDEN,

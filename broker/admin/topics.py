@@ -30,6 +30,7 @@ from ..metadata.tables import (
     is_internal_topic,
     type_name,
 )
+from ..names.lite import is_parent
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .pages import names_behind, size_of
 
@@ -87,9 +88,9 @@ class TopicAdmin:
             )
         )
 
-    def create(
+    async def create(
         self, request: v1.CreateTopicRequest, ctx: RequestContext
-    ) -> asyncio.Future[v1.CreateTopicResponse] | v1.CreateTopicResponse:
+    ) -> v1.CreateTopicResponse:
         """Create a topic, or change it to the requested settings."""
         self._check_name(request.name)
         metadata = self._metadata
@@ -97,6 +98,10 @@ class TopicAdmin:
         if known is None and request.must_exist:
             raise _unknown(request.name)
         topic = self._wanted(request, known)
+        if known is not None and is_parent(topic) != is_parent(known):
+            await self._check_no_messages(known)
+            known = metadata.topic(request.name)
+            topic = self._wanted(request, known)
         is_new, differs = known is None, topic != known
         answer = v1.CreateTopicResponse(
             code=v2.OK,
@@ -113,12 +118,12 @@ class TopicAdmin:
             return answer
         write = partial(self._changes.log.write_topic, topic)
         if not is_new:
-            return self._changes.when_durable(write(), answer)
+            return await self._changes.when_durable(write(), answer)
         system = is_internal_topic(topic.name)
         future = self._changes.create(write, answer, what="topic", system=system)
         # It may start behind a deleted topic of the same name.
         answer.topic.CopyFrom(topic_message(topic))
-        return future
+        return await future
 
     def set_drained(
         self, request: v1.SetDrainedRequest, ctx: RequestContext
@@ -248,8 +253,6 @@ class TopicAdmin:
             return Topic(request.name, read, write, perm, kind, attributes)
         if read < known.read_queues and not request.accept_loss:
             self._check_unread(known, read)
-        if v2.LITE in (kind, known.message_type) and kind != known.message_type:
-            self._check_no_messages(known)
         return replace(
             known,
             read_queues=read,
@@ -297,10 +300,11 @@ class TopicAdmin:
             attributes[MESSAGE_TYPE] = type_name(kind)
         return kind, attributes
 
-    def _check_no_messages(self, topic: Topic) -> None:
-        """Refuse a type whose consumers read other queues, while the topic holds messages."""
+    async def _check_no_messages(self, topic: Topic) -> None:
+        """Refuse a type whose consumers read other queues, while the topic holds messages or some
+        wait for it."""
         self._pump.catch_up()
-        held = self._progress.held_messages(topic.name)
+        held = self._progress.held_messages(topic.name) + await self._waiting.count([topic.name])
         if held:
             raise WireError(
                 v2.FORBIDDEN,

@@ -97,9 +97,7 @@ class ToolTopics:
         return await create_each(command.body, "topicConfigList", _request, self._create)
 
     async def _create(self, request: v1.CreateTopicRequest) -> None:
-        answer = self._topics.create(request, RequestContext())
-        if not isinstance(answer, v1.CreateTopicResponse):
-            await answer
+        await self._topics.create(request, RequestContext())
 
     async def delete(self, command: Command) -> Command:
         """Answer DELETE_TOPIC_IN_BROKER; a topic that does not exist is no error."""

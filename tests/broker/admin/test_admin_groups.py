@@ -7,6 +7,7 @@ from typing import Any
 
 from cometmq.broker.metadata.tables import DEFAULT_BACKOFF_MS, is_system_topic
 from cometmq.proto import paths, v1, v2
+from cometmq.store.format.record import Message
 from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import create_group, running, settings, until
 from cometmq.tests.harness.wire import Wire
@@ -121,6 +122,12 @@ async def test_a_group_becomes_ordered_only_when_no_message_waits_for_a_retry(
         while (await describe(wire, "g")).progress.retries:
             got = await one.receive("t", "g")
             one.ack("t", "g", *got.handles)
+        one.topic("%RETRY%g")
+        retry = {"DELAY": "1", "RETRY_TOPIC": "t"}  # of a classic client
+        one.node.sender.append(one.node.delayed.record(Message("%RETRY%g", 0, b"x"), retry))
+        await one.dispatched()
+        assert (await create_group(wire, "g", orderly=True)).code == v2.FORBIDDEN
+        one.node.meta_log.delete_topic("%RETRY%g")
         assert (await create_group(wire, "g", orderly=True)).altered
 
 

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.lite.service import PROTECTED_MS, REFRESH_MAX_NS
+from cometmq.broker.messages.validation import MIXED
 from cometmq.broker.names.lite import queue_of
 from cometmq.proto import paths, v1, v2
+from cometmq.store.format.record import Message
+from cometmq.tests.broker.delay.test_recall import send
+from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, Lite, held, lite
 from cometmq.tests.broker.live import create_group, create_topic
+from cometmq.tests.broker.transacting import prepared
 
 
 async def test_subscriptions_expire_without_a_refresh(tmp_path: Path) -> None:
@@ -172,3 +177,13 @@ async def test_a_topic_with_messages_keeps_its_kind_of_queues(tmp_path: Path) ->
         for name, kind in (("normal", v2.LITE), (PARENT, v2.NORMAL)):
             refused = await create_topic(wire, name, message_type=kind)
             assert (refused.code, "holds 1 messages" in refused.message) == (v2.FORBIDDEN, True)
+
+
+async def test_a_topic_for_which_messages_wait_keeps_its_kind_of_queues(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t", message_type=MIXED)
+        one.node.sender.append(one.node.delayed.record(Message("t", 0, b"level"), {"DELAY": "18"}))
+        await prepared(one, "t", "half")
+        await send(one, b"timer", one.node.runtime.clock.wall_ms() + 60 * MINUTE_MS, "M", "t")
+        refused = await create_topic(wire, "t", message_type=v2.LITE)
+        assert (refused.code, "holds 3 messages" in refused.message) == (v2.FORBIDDEN, True)
