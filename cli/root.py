@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, cast
 
 import click
@@ -47,6 +49,7 @@ def run() -> int:
     # Lines that gRPC's own code logs; failures of calls are sentences of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
+        _check_repeated()
         result = cli.main(prog_name="cometmq", standalone_mode=False)
         return result if isinstance(result, int) else Exit.DONE
     except CliError as error:
@@ -82,7 +85,13 @@ def _next_step(error: CliError) -> str:
     is_usage = error.code is Exit.USAGE or text.endswith(_BAD_VALUES)
     if not is_usage or "cometmq " in text:
         return ""
-    words, command = ["cometmq"], cast("click.Command", cli)
+    end = "" if text.endswith((".", "?")) else "."
+    return f"{end} See `{' '.join(['cometmq', *_called()[1]])} --help`."
+
+
+def _called() -> tuple[click.Command, list[str]]:
+    """Return the running command, and the words that name it."""
+    words, command = [], cast("click.Command", cli)
     for word in sys.argv[1:]:
         if not isinstance(command, click.Group):
             break
@@ -90,8 +99,29 @@ def _next_step(error: CliError) -> str:
         if found is not None:
             words.append(word)
             command = found
-    end = "" if text.endswith((".", "?")) else "."
-    return f"{end} See `{' '.join(words)} --help`."
+    return command, words
+
+
+def _check_repeated() -> None:
+    """Refuse two values for an option that has one: click takes the last."""
+    command, words = _called()
+    given = sys.argv[1:]
+    for word in words:
+        given.remove(word)
+    for option in command.params:
+        if isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+            values = set(_values(option, given))
+            if len(values) > 1:
+                raise CliError(f"{option.opts[-1]} is given twice: it has one value.", Exit.USAGE)
+
+
+def _values(option: click.Option, words: list[str]) -> Iterator[str]:
+    for word, following in pairwise([*words, ""]):
+        if word == "--":
+            return
+        name, equal, value = word.partition("=")
+        if name in option.opts and name.startswith("-"):
+            yield value if equal else following
 
 
 def _of_another_address(error: click.ClickException) -> click.ClickException | None:

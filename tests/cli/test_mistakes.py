@@ -56,6 +56,10 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "config set flushDiskType=SYNC_FLUSH": (1, "change broker.conf and restart"),
     "config set nonsense": (2, "is not KEY=VALUE"),
     "config set maxTopics=80000 maxTopics=90000": (2, "maxTopics is given twice"),
+    "acl create --user a --resource Topic:t --resource Topic:u --actions Pub": (
+        *(2, "--resource is given twice"),
+    ),
+    "message send orders hello --tag a --tag=b": (2, "--tag is given twice"),
     "auth dev-ca a=10.0.0.1 a=10.0.0.2": (2, "A NODE is named twice"),
     "context use prod": (4, "cometmq context add"),
     "acl create --user app --resource orders --actions Pub": (2, "use Topic:NAME, Group:NAME"),
