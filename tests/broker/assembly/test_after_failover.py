@@ -246,6 +246,16 @@ async def away(k: Desk) -> None:
     await lite.send("old", b"2")
 
 
+async def not_come_yet(k: Desk) -> None:
+    lite = Lite(k)
+    lite.parent()
+    async with k.live.client("admin") as wire:
+        attributes = [f"+lite.bind.topic={PARENT}", "+lite.sub.wildcard=true"]
+        assert (await create_group(wire, GROUP, attributes=attributes)).created
+    await lite.send("new", b"1")
+    await lite.send("old", b"2")
+
+
 async def all_lite_messages_arrive(k: Desk, _: Any) -> None:
     lite = Lite(k)
     assert lite.sync(ALL) == v2.OK
@@ -320,6 +330,7 @@ async def recalled_ones_do_not_count(k: Desk, told: tuple[int, str]) -> None:
 
 ROWS = {
     "a wildcard group whose client is away": Row(away, all_lite_messages_arrive),
+    "a wildcard group whose client has not come yet": Row(not_come_yet, all_lite_messages_arrive),
     "a message in flight": Row(in_flight, visible_in_its_own_time),
     "a delay level": Row(level, due_after_its_own_time),
     "timers": Row(timers, a_new_timer_does_not_wait_behind_them),

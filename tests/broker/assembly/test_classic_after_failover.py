@@ -384,6 +384,20 @@ async def tools_read_the_same(k: Desk, client: RemotingClient, sent: list[Comman
     assert int.from_bytes(place.store_host[-4:]) == port_of(k.live)
 
 
+@dialled
+async def created_again(k: Desk, client: RemotingClient) -> None:
+    for name in ("old", "new"):
+        await deleted_topic(client)
+        k.topic(TOPIC)
+        await send(k, client, name)
+
+
+@dialled
+async def a_group_starts_at_its_first_message(k: Desk, client: RemotingClient, _: Any) -> None:
+    answer = await client.call(Request.QUERY_CONSUMER_OFFSET, **OURS, queueId=0)
+    assert await read(client, offset=int(answer.fields["offset"])) == [b"new"]
+
+
 # -- offsets --------------------------------------------------------------------------------------
 
 
@@ -449,6 +463,7 @@ ROWS = {
         recalled, what_is_sent_again_arrives_once, {"message_deduplication_enable": True}
     ),
     "a topic of a deleted one's name": Row(successor, nothing_old_arrives),
+    "a topic that was created again": Row(created_again, a_group_starts_at_its_first_message),
     "dead letters of a deleted topic": Row(buried, only_other_letters_are_read),
     "a deleted group": Row(deleted, stays_deleted),
     "messages that wait for a retry": Row(retrying, changes_and_acknowledgements_are_refused),
