@@ -196,9 +196,6 @@ class BrokerConfig:
         "Name retry topics %RETRY%group+topic, which is never ambiguous, instead of "
         "%RETRY%group_topic.",
     )
-    retrieve_message_from_pop_retry_topic_v1: bool = _setting(
-        True, "Also read retry topics named %RETRY%group_topic when enableRetryTopicV2 is on."
-    )
     pop_from_retry_probability: int = _setting(
         20, "Share of receives that read the retry topic before the topic itself.", unit="%"
     )

@@ -76,10 +76,7 @@ class PopReader:
         self._retry_kinds: tuple[tuple[int, ...], ...] = ((RETRY_V1, RETRY_V2),)
         if config.enable_retry_topic_v2:
             # The first form alternates, so that neither starves.
-            both = config.retrieve_message_from_pop_retry_topic_v1
-            self._retry_kinds = (
-                ((RETRY_V2, RETRY_V1), (RETRY_V1, RETRY_V2)) if both else ((RETRY_V2,),)
-            )
+            self._retry_kinds = (RETRY_V2, RETRY_V1), (RETRY_V1, RETRY_V2)
         self._pops = 0
 
     def pop(self, core: Core, request: PopRequest, turn_number: int) -> PopTurn:

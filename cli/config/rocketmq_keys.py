@@ -9,6 +9,7 @@ nameserver configuration.
 """
 
 _REMOTING = "the remoting protocol of 4.x clients has remotingListenPort; it is off by default"
+_BOTH = "retry topics of both names are read while they hold messages"
 _JAVA = "it configures threads and buffers of the Java broker"
 _CONTROLLERS = "the nameservers of namesrvAddr that run with controller=true elect leaders"
 _REGISTERED = "the replicas of a group are those that register"
@@ -21,6 +22,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "fetchControllerAddrByDnsLookup",
     ),
     _REGISTERED: ("totalReplicas",),
+    _BOTH: ("retrieveMessageFromPopRetryTopicV1",),
     _REMOTING: (
         "listenPort",
         "fastListenPort",

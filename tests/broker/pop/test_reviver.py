@@ -125,12 +125,6 @@ async def test_both_forms_of_the_retry_topic_are_read(tmp_path: Path) -> None:
         # Each returns to its own group.
         one.advance(30_000)
         await until(lambda: in_topic(one, V1) == in_topic(one, V2) == 2)
-    only_second = settings(
-        tmp_path, enable_retry_topic_v2=True, retrieve_message_from_pop_retry_topic_v1=False
-    )
-    async with desk(tmp_path, only_second) as one:
-        one.advance(120_000)
-        assert (await one.receive("t", "g")).bodies == [b"new"]
 
 
 async def test_groups_that_share_an_ambiguous_retry_topic_get_their_own_messages(
