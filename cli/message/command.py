@@ -308,7 +308,10 @@ def story(
         document = work.document(known.message, work.broker_name(groups, known))
     if output == "json":
         show_document({"message": document, "groups": rows})
-        return
-    show_fields(document, output)
-    click.echo()
-    show_rows(rows, output, empty="No group has consumed the topic.")
+    else:
+        show_fields(document, output)
+        click.echo()
+        show_rows(rows, output, empty="No group has consumed the topic.")
+    if missing := sorted({*names} - {row["group"] for row in rows}):
+        text = f"No state of {', '.join(missing)}: not a group, or it has not consumed the topic."
+        raise CliError(text)

@@ -152,6 +152,9 @@ def test_the_story_of_a_message_names_its_state_in_each_group(cluster: Cluster) 
     assert message["broker"] == "broker-a"
     assert (message["topic"], message["offset"], message["size"]) == ("told", 0, 6)
     assert "dead letter" in run(cluster, *story, "--group", "told-failers")
+    said = run(cluster, *story, "--group", "told-failers", "--group", "nobody", code=1)
+    assert "dead letter" in said
+    assert "No state of nobody: " in said
     assert "No message" in run(cluster, *story[:2], "0" * 32, "--topic", "told", code=4)
 
 
