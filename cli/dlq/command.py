@@ -73,6 +73,8 @@ def list_letters(*, group: str, endpoint: str, output: str, count: int, **select
         )
     if len(found) > count:
         click.echo("cometmq: There are more; see --count and --begin.", err=True)
+    elif absent := [one for one in wanted.ids if one not in {each.message_id for each in found}]:
+        raise CliError(f"Group {group} has no matching dead letter {', '.join(absent)}.")
 
 
 def _list_groups(endpoint: str, output: str) -> None:

@@ -114,6 +114,9 @@ def test_dead_letters_are_listed_and_sent_again_once(cluster: Cluster) -> None:
     one = letters[0]["message_id"]
     assert documents(cluster, "dlq", "ls", "failers", "--id", one) == letters[:1]
     assert "has no matching dead letters" in run(cluster, "dlq", "ls", "failers", "--begin", "+1h")
+    said = run(cluster, "dlq", "ls", "failers", "--id", one, "--id", "nothing", code=1)
+    assert one in said
+    assert "no matching dead letter nothing." in said
     plan = documents(cluster, "dlq", "redrive", "failers", "--dry-run")
     assert plan["changes"] == [{"topic": "failing", "to_send": 3, "sent_before": 0}]
     assert "Sent 1 of 1 messages again." in run(cluster, "dlq", "redrive", "failers", "--id", one)
