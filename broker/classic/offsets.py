@@ -61,19 +61,14 @@ class ClassicOffsets:
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         offset = self._offsets.get(topic, group, queue_id)
         if offset is None and header.set_zero_if_not_found and self._has(header):
-            offset = self._start(topic, group, queue_id)
-        return (
-            reply(Reply.QUERY_NOT_FOUND, _NOT_FOUND)
-            if offset is None
-            else _number("offset", offset)
-        )
+            offset = self._start(topic, queue_id)
+        if offset is None:
+            return reply(Reply.QUERY_NOT_FOUND, _NOT_FOUND)
+        return _number("offset", offset)
 
-    def _start(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return where a group starts in a queue; None if its client says: most start at the end.
-
-        A queue of a topic that the group reads is new to it: it starts at the first message. So
-        does any group in a queue of which nothing is gone or old.
-        """
+    def _start(self, topic: str, queue_id: int) -> int | None:
+        """Return where a group starts in a queue: at the first message, if nothing of the queue is
+        gone or old. Else None, and its client decides: most start at the end."""
         store = self._store
         first = store.min_offset(topic, queue_id)
         if first == store.max_offset(topic, queue_id):
@@ -81,7 +76,7 @@ class ClassicOffsets:
         known = self._metadata.topic(topic)
         begin = 0 if known is None else known.first_offsets.get(queue_id, 0)
         is_whole = first <= begin and not store.reader.is_cold(topic, queue_id, first)
-        return first if is_whole or self._offsets.queues(topic, group) else None
+        return first if is_whole else None
 
     def update(self, command: Command, _: Connection) -> Command:
         """Answer UPDATE_CONSUMER_OFFSET."""

@@ -379,23 +379,6 @@ async def test_a_group_starts_at_the_first_message_of_a_topic_that_was_created_a
             await starts(client)
 
 
-async def test_a_group_starts_at_the_first_message_of_a_queue_that_is_new_to_it(
-    tmp_path: Path,
-) -> None:
-    async with classic(tmp_path) as (live, client):
-        await client.call(Request.HEART_BEAT, heartbeat())
-        for _ in range(3):
-            await client.post(message())
-        live.node.pump.run()
-        live.node.store.queue_table.hide_below(TOPIC, 1, 1)  # as retention
-        own = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 1}
-        found = await client.call(Request.QUERY_CONSUMER_OFFSET, **own)
-        assert found.code == Reply.QUERY_NOT_FOUND, "it does not read the topic yet"
-        live.node.offsets.commit(TOPIC, GROUP, 0, 0)
-        found = await client.call(Request.QUERY_CONSUMER_OFFSET, **own)
-        assert found.fields == {"offset": "1"}
-
-
 async def test_members_of_a_group_learn_of_each_other(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, one):
         found = await one.call(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
