@@ -127,7 +127,7 @@ def run(
     finally:
         directory.release()
     if failed:
-        words = f"{len(failed)} topics or groups are not copied:"
+        words = f"{len(failed)} topics, groups or patterns are not copied:"
         raise CliError("\n".join([words, *failed, "Repeat the command to continue."]))
     return Exit.DONE
 
@@ -213,18 +213,20 @@ class _Shown:
 
 def _first_error(status: dict[str, Any]) -> str:
     rows = (*status["topics"], *status["groups"])
-    return next((row["error"] for row in rows if row["error"]), "")
+    errors = (row["error"] for row in rows if row["error"])
+    return next(iter((*errors, *status.get("unmatched", ()))), "")
 
 
 def _errors(status: dict[str, Any]) -> list[str]:
-    """Return a line for each topic and group with a failure."""
+    """Return a line for each topic and group with a failure, and each pattern without a match."""
     kinds = (("topic", status["topics"]), ("group", status["groups"]))
-    return [
+    failed = (
         f"{kind.title()} {row[kind]}: {row['error']}"
         for kind, rows in kinds
         for row in rows
         if row["error"]
-    ]
+    )
+    return [*failed, *status["unmatched"]]
 
 
 @mirror.command()

@@ -55,6 +55,12 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _unmatched(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    known = list(names)
+    given = (pattern for pattern in patterns if pattern != "*")
+    return [each for each in given if not any(_matches(name, (each,)) for name in known)]
+
+
 def place_in(brokers: Sequence[str], place: Place, number: int, width: int) -> Place:
     """Return the queue of the target for a queue of source broker `number`.
 
@@ -92,6 +98,8 @@ class Mirror:
         self._refused: dict[str, str] = {}
         #: Source brokers that failed: why, and when they are asked again (of the loop's clock).
         self._failed: dict[str, tuple[str, float]] = {}
+        #: Given patterns that match nothing, by kind.
+        self._unmatched: dict[str, list[str]] = {}
         #: Why the last round failed; "" if it did not.
         self.error = ""
 
@@ -153,6 +161,7 @@ class Mirror:
         beans: dict[str, dict[str, Any]] = {}
         for name in sorted(self._source.brokers):
             beans |= await self._from(name, Broker.topics) or {}
+        self._unmatched["topic"] = _unmatched(self._choice.topics, beans)
         for topic in sorted(filter(self._choice.has_topic, beans)):
             try:
                 await self._add_topic(topic, beans[topic], self._copies)
@@ -161,7 +170,13 @@ class Mirror:
                 self._refused[topic] = str(error)
 
     def _check_pair(self) -> None:
-        """Raise StateError if the state belongs to other clusters."""
+        """Raise StateError if the state belongs to other clusters, or both sides are one."""
+        links = (cluster.brokers.values() for cluster in (self._source, self._target))
+        sources, targets = ({broker.link.address for broker in each} for each in links)
+        if both := sources & targets:
+            raise StateError(
+                f"the source and the target are one cluster: broker {min(both)} belongs to both"
+            )
         progress = self._progress
         pair = self._source.name, ";".join(self._source.nameservers)
         text, target = "@".join(pair), ";".join(self._target.nameservers)
@@ -283,6 +298,7 @@ class Mirror:
         beans: dict[str, dict[str, Any]] = {}
         for broker in self._source.brokers.values():
             beans |= await broker.groups()
+        self._unmatched["group"] = _unmatched(self._choice.groups, beans)
         for group in sorted(filter(self._choice.has_group, beans)):
             await self._moves.follow(group, beans[group], self._copies)
         await self._add_retries()
@@ -338,6 +354,11 @@ class Mirror:
             "copied": sum(row["copied"] for row in topics.values()),
             "lag": sum(row["lag"] for row in topics.values()),
             "topics": [topics[name] for name in sorted(topics)],
+            "unmatched": [
+                f"No {kind} of the source matches {pattern}"
+                for kind, patterns in self._unmatched.items()
+                for pattern in patterns
+            ],
             "groups": [state.row() for _, state in sorted(self._moves.states.items())],
         }
 

@@ -312,6 +312,25 @@ async def test_messages_that_wait_for_a_retry_follow_the_group(pair: Pair) -> No
     assert len(pair.target.records("%RETRY%billing_orders", 0)) == 1
 
 
+async def test_a_pattern_that_matches_nothing_is_named_and_the_others_are_copied(
+    pair: Pair,
+) -> None:
+    await pair.source.send("orders", 0, b"body")
+    status = await pair.catch_up(Choice(["orders", "ordres"], ["bil*", "nobody"]))
+    assert len(pair.target.records("orders", 0)) == 1
+    assert status["unmatched"] == [
+        "No topic of the source matches ordres",
+        "No group of the source matches nobody",
+    ]
+
+
+async def test_a_cluster_is_not_mirrored_to_itself(pair: Pair) -> None:
+    await pair.source.send("orders", 0, b"once")
+    with pytest.raises(StateError, match="are one cluster"):
+        await Pair(pair.source, pair.source, pair.folder).catch_up()
+    assert len(pair.source.records("orders", 0)) == 1
+
+
 async def test_a_state_directory_belongs_to_one_source_and_one_process(
     pair: Pair, tmp_path: Path
 ) -> None:

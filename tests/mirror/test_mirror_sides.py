@@ -193,17 +193,19 @@ async def failure(source: Cluster, target: Cluster, folder: Path) -> str:
 async def test_a_wrong_key_or_certificate_is_named(tmp_path: Path) -> None:
     tls = certified(tmp_path / "t1", "127.0.0.1", "node.cometmq.internal")
     strange = certified(tmp_path / "t2", "127.0.0.1", "node.cometmq.internal")
-    async with side(tmp_path / "a", "old", tls=tls, users=True) as one:
+    async with (
+        side(tmp_path / "a", "old", tls=tls, users=True) as one,
+        side(tmp_path / "b", "new") as two,
+    ):
         place = [f"127.0.0.1:{one.nameserver}"]
 
         def cluster(secret: str, authority: str) -> Cluster:
             context = ssl.create_default_context(cafile=authority)
             return Cluster(place, Access(USER, secret, context))
 
-        right = cluster(SECRET, tls.tls_ca)
-        found = await failure(cluster("wrong", tls.tls_ca), right, tmp_path / "s1")
+        found = await failure(cluster("wrong", tls.tls_ca), two.plain(), tmp_path / "s1")
         assert "broker old-0" in found and "signature" in found
-        found = await failure(cluster(SECRET, strange.tls_ca), right, tmp_path / "s2")
+        found = await failure(cluster(SECRET, strange.tls_ca), two.plain(), tmp_path / "s2")
         assert place[0] in found and "CERTIFICATE_VERIFY_FAILED" in found
 
 
