@@ -90,6 +90,8 @@ class RequestContext(Struct):
     #: User that the certificate of the client of a forwarded request names, as the forwarding node
     #: sent it.
     forwarded_user: str = ""
+    #: Of another protocol, whose polls are held as long as they ask: as the metadata `SHORT_POLL`.
+    short_poll: bool = False
     #: Arrival on the steady clock.
     begin_ns: int = 0
     #: User that the client's certificate names (`tlsClientIdentity`); empty: none. Set with the

@@ -1,7 +1,8 @@
 """`cometmq.v1.Admin/QueryMessages`: messages by key, unique key, tag or id.
 
-Promises: answers come from this broker's store and contain dispatched messages only; when an answer
-would become too large it leaves out the oldest messages and sets `left_out`
+Promises: answers come from this broker's store and contain dispatched messages only; records of the
+metadata log, which has the sealed secrets of users, are in no answer; when an answer would become
+too large it leaves out the oldest messages and sets `left_out`
 (docs/formats/store-format.md, sections 4 and 13).
 """
 
@@ -14,6 +15,7 @@ from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.message_id import OffsetId
 from ...store.format.record import Record
+from ...store.format.topic_names import META_TOPIC
 from ..messages.convert import delivery_of, sized_item, topic_field
 from ..messages.key_query import INDEX_TYPES, key_query
 from ..metadata.incarnations import is_left_over
@@ -72,9 +74,11 @@ class MessageQueries:
             )
         if request.message_id:
             record = store.queries.by_id(request.message_id, request.topic)
-            return [] if record is None else [record]
+            return [] if record is None or record.topic == META_TOPIC else [record]
         if not request.topic:
             raise WireError(v2.BAD_REQUEST, "name the topic")
+        if request.topic == META_TOPIC:
+            raise WireError(v2.FORBIDDEN, f"{META_TOPIC} is not searched")
         asked = key_query(request, store.config.max_msgs_num_batch)
         found = [] if asked is None else store.queries.find(asked)
         metadata, topic = self._metadata, request.topic

@@ -18,7 +18,6 @@ from ...front.context import RequestContext
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
-from ...proto.short_polls import SHORT_POLL_METADATA
 from ...remoting.bare_json import dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
@@ -111,7 +110,7 @@ class ClassicPop:
         request.invisible_duration.FromMilliseconds(invisible_ms)
         request.long_polling_timeout.FromMilliseconds(max(header.poll_ms, 0))
         ctx = _context(peer, header.consumer_group)
-        ctx.metadata = (*ctx.metadata, *SHORT_POLL_METADATA)  # held as long as asked
+        ctx.short_poll = True
         try:
             found = self._receiving.receive(request, ctx)
         except WireError as error:

@@ -64,7 +64,8 @@ def poll_time_ms(
     else:
         timeout = clients.request_timeout_ms(ctx.client_id)
     # The mark is searched for only if it matters: most polls are longer.
-    short = asked is not None and asked < MIN_POLLING_MS and ctx.has(SHORT_POLL)
+    short = asked is not None and asked < MIN_POLLING_MS
+    short = short and (ctx.short_poll or ctx.has(SHORT_POLL))
     return polling_ms(asked, ctx.remaining_ms(now_ns), timeout, may_be_short=short)
 
 

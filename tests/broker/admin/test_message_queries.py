@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.proto import paths, v1, v2
+from cometmq.store.format.message_id import OffsetId
+from cometmq.store.format.record import decode
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.live import Live, create_topic, follower_of, running, settings, until
 from cometmq.tests.harness.wire import Wire, normal_message
 
@@ -54,6 +57,20 @@ async def command(live: Live, *arguments: str) -> subprocess.CompletedProcess[st
         timeout=60,
         check=False,
     )
+
+
+async def test_the_metadata_log_with_its_sealed_secrets_is_in_no_answer(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=2)
+        live.node.pump.catch_up()
+        (stored,) = live.node.store.get(META_TOPIC, 0, 0, 1).records
+        record = decode(stored.data)
+        for name in ("key", "unique_key", "tag"):
+            refused = await ask(wire, topic=META_TOPIC, **{name: "META"})
+            assert (refused.code, bool(refused.messages)) == (v2.FORBIDDEN, False)
+        offset_id = str(OffsetId(record.store_host, record.physical_offset))
+        for more in ({}, {"topic": META_TOPIC}, {"topic": "t"}):
+            assert bodies(await ask(wire, message_id=offset_id, **more)) == []
 
 
 async def test_messages_are_found_by_key_unique_key_tag_and_id(tmp_path: Path) -> None:

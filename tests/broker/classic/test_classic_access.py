@@ -21,6 +21,7 @@ from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command, reply
 from cometmq.tests.broker.access.test_quotas import signed as grpc_signed
+from cometmq.tests.broker.classic.test_classic_pop import named, popping
 from cometmq.tests.broker.classic_wire import (
     GROUP,
     TOPIC,
@@ -220,6 +221,19 @@ async def test_a_field_that_old_clients_add_after_the_signature_is_not_part_of_i
             command.fields["_UNIQUE_KEY_QUERY"] = "true"
             command.version = version
             assert (await client.post(command)).code == code
+
+
+async def test_a_user_pops_changes_and_acknowledges(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (_, client):
+        for _ in range(2):
+            await client.post(signed(message(), "p"))
+        for user in ("c", "admin"):
+            answer = await client.post(signed(popping(maxMsgNums=1), user))
+            (found,) = records(answer.body)
+            changed = named(found, invisibleTime=20_000)
+            handle = request(Request.CHANGE_MESSAGE_INVISIBLETIME, **changed)
+            assert (await client.post(signed(handle, user))).code == Reply.SUCCESS
+        assert (await client.post(signed(popping(), "p"))).code == Reply.NO_PERMISSION
 
 
 async def test_quotas_of_users_hold_for_classic_sends(tmp_path: Path) -> None:
