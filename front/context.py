@@ -90,13 +90,13 @@ class RequestContext(Struct):
     #: User that the certificate of the client of a forwarded request names, as the forwarding node
     #: sent it.
     forwarded_user: str = ""
-    #: Of another protocol, whose polls are held as long as they ask: as the metadata `SHORT_POLL`.
-    short_poll: bool = False
     #: Arrival on the steady clock.
     begin_ns: int = 0
     #: User that the client's certificate names (`tlsClientIdentity`); empty: none. Set with the
     #: admission.
     user: str = ""
+    #: Of another protocol, whose polls are held as long as they ask: as the metadata `SHORT_POLL`.
+    short_poll: bool = False
 
     def has(self, name: str) -> bool:
         """Return True if the call has metadata of this name."""

@@ -116,6 +116,7 @@ class ClassicPulls:
             min(max(header.max_messages, 1), MAX_BATCH),
             wanted,
             _RecordForm(self, header.consumer_group),
+            "" if is_tool else header.consumer_group,
             _BYTES_MAX,
         )
         wait_ms = header.suspend_timeout_ms if header.sys_flag & _SUSPEND else 0

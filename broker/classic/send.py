@@ -45,7 +45,7 @@ from ..messages.stored_properties import in_bucket_order
 from ..messages.validation import check_classic_topic, check_group
 from ..metadata.tables import TEMPLATE_TOPIC
 from ..names.recall_handle import RecallHandle
-from ..names.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
+from ..names.retry import ORIGIN_GROUP, POP_MARKS, is_retry_topic, origin_topic
 from ..pop.dead_letter import dead_letter_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.crate_planner import ClassicFormat
@@ -308,6 +308,11 @@ class ClassicSends:
         properties["TRACE_ON"] = "true"
         properties["CLUSTER"] = self._config.broker_cluster_name
         unique = properties[_UNIQUE]
+        if is_retry_topic(message.topic) and not self._pop_group(header):
+            # Sent by a consumer of the group: no copy of a pop, whatever the message is one of.
+            for name in POP_MARKS:
+                properties.pop(name, None)
+            properties.setdefault("RETRY_TOPIC", message.topic)
         if message.topic != header.topic:  # a dead letter is not delayed
             for name in REQUESTED:
                 properties.pop(name, None)

@@ -19,7 +19,7 @@ from ...store.format.properties import encode_properties
 from ...store.format.record import Message, Record
 from ...store.format.results import StoredRecord
 from ..messages.stored_properties import in_bucket_order
-from ..names.retry import NOT_COPIED
+from ..names.retry import NOT_COPIED, POP_MARKS
 from ..pop.dead_letter import Origin, is_dead_letter_topic
 from ..sending.send import Prepared, PreparedSend
 from .base.errors import context_of, known_group
@@ -97,7 +97,7 @@ class SendBacks:
         target = f"%RETRY%{group}"
         self._group_topics.ensure(target)
         properties = dict(record.properties_dict)
-        for name in NOT_COPIED:
+        for name in (*NOT_COPIED, *POP_MARKS):
             properties.pop(name, None)
         properties.setdefault("RETRY_TOPIC", record.topic)
         offset_id = OffsetId(record.store_host, record.physical_offset)

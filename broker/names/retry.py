@@ -3,16 +3,23 @@
 Each topic and group has one retry topic, created on first use with one queue; pops of the group
 read it besides the topic (docs/formats/broker-semantics.md, sections 1.2 and 1.7;
 docs/formats/store-format.md, section 2.12). The name has two forms. The first,
-`%RETRY%<group>_<topic>`, is the default and is ambiguous: the property ORIGIN_GROUP tells the
-copies of two groups apart. The second has a `+`, which no topic name may contain.
+`%RETRY%<group>_<topic>`, is the default and is ambiguous: it is that of two groups, and also where
+the consumers of a group with this whole name send back what they could not process. The property
+ORIGIN_GROUP tells the copies of pops apart. The second form has a `+`, which no topic name may
+contain.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...store.format.properties import decode_properties, encode_properties, property_value
 from ...store.format.record import Delivery as Stored
-from ...store.format.record import Message
+from ...store.format.record import Message, decode_delivery
 from ..messages.stored_properties import in_bucket_order
+
+if TYPE_CHECKING:
+    from ...store.format.results import StoredRecord
 
 #: Kinds of a group's queues, as in receipt handles.
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
@@ -22,6 +29,8 @@ ORIGIN_GROUP = "ORIGIN_GROUP"
 _FIRST_POP_TIME = "1ST_POP_TIME"
 # The reference collects a copy's properties in a new map; its bucket order is the order on disk.
 _BUCKETS = 16
+#: Properties of copies of pops, which consumers do not send.
+POP_MARKS = (ORIGIN_GROUP, _FIRST_POP_TIME)
 # A copy must not enter the light queues of its original.
 NOT_COPIED = ("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
 
@@ -44,10 +53,28 @@ def is_retry_topic(topic: str) -> bool:
     return topic.startswith(_PREFIX)
 
 
-def is_of_group(record: Stored, group: str) -> bool:
-    """Return whether a record of a retry topic belongs to the group; without a name it does."""
+def is_of_group(record: Stored, group: str, topic: str) -> bool:
+    """Return whether a record of a retry topic belongs to the group. Without ORIGIN_GROUP it does
+    if the topic's name ends with the group, or if Apache's pops made it: it was not sent back."""
     origin = property_value(record.properties, ORIGIN_GROUP.encode())
-    return not origin or origin == group.encode()
+    if origin or topic == _PREFIX + group:
+        return not origin or origin == group.encode()
+    was_popped = property_value(record.properties, _FIRST_POP_TIME.encode())
+    return bool(was_popped) or not property_value(record.properties, b"RETRY_TOPIC")
+
+
+def without_foreign(topic: str, group: str, records: list[StoredRecord]) -> list[StoredRecord]:
+    """Return the records that a group may read of a topic: of a retry topic, its own and those of
+    the group that the topic's name ends with."""
+    if not is_retry_topic(topic):
+        return records
+    owners = {group, topic.removeprefix(_PREFIX)}
+    decoded = ((stored, decode_delivery(stored.data)) for stored in records)
+    return [
+        stored
+        for stored, record in decoded
+        if any(is_of_group(record, owner, topic) for owner in owners)
+    ]
 
 
 def retry_copy(

@@ -306,7 +306,7 @@ def _convert(
             stored
             for stored in records
             if stored.physical_offset >= since
-            and is_of_group(decode_delivery(stored.data), core.group)
+            and is_of_group(decode_delivery(stored.data), core.group, queue.topic)
         ]
     middle = turn.handle_middle(queue.key, turn.now_ms, turn.terms.revive_queue)
     offsets, full = _fill(turn, queue.topic, records, room=count, middle=middle)

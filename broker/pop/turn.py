@@ -23,6 +23,7 @@ from ..messages.runs import Receipts, Room, RunConverter
 from ..messages.validation import MAX_BATCH
 from ..metadata.incarnations import has_origins, without_left_overs
 from ..names.delivery import Key, PopOptions
+from ..names.retry import without_foreign
 from .dead_letter import Origin, is_dead_letter_topic
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class PopTurn:
             result = context.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
         if has_origins(self.request.topic.name):
             records = without_left_overs(context.metadata, topic, result.records)
+            records = without_foreign(topic, self.request.group.name, records)
             return replace(result, records=records)
         return result
 

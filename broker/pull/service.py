@@ -38,7 +38,7 @@ from ..messages.validation import (
 from ..messages.wire import STATUS_OK, field, status, varint
 from ..metadata.incarnations import has_origins, without_left_overs
 from ..metadata.tables import Group
-from ..names.retry import is_retry_topic
+from ..names.retry import is_retry_topic, without_foreign
 from ..pop.request import consuming_group, readable_topic
 from ..pop.turn import ANSWER_BYTES_MAX, matches
 from .broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
@@ -90,6 +90,8 @@ class Pull(Struct):
     batch: int
     tags: Filter | None
     form: AnswerForm
+    #: The group that reads; "" for tools, which read everything.
+    group: str
     bytes_max: int = ANSWER_BYTES_MAX
 
 
@@ -164,6 +166,7 @@ class PullService:
             min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
             parse_filter(request.filter_expression),
             _MessageForm(topic_field(request.message_queue.topic), count, self._runs),
+            "" if is_tool else name,
         )
         group = Group(name) if is_tool else consuming_group(self._metadata, name)
         if not is_tool:
@@ -415,6 +418,8 @@ class PullService:
                 return pull.form.outside(pull, result)
             if has_origins(pull.topic):
                 records = without_left_overs(self._metadata, pull.topic, result.records)
+                if pull.group:
+                    records = without_foreign(pull.topic, pull.group, records)
                 result = replace(result, records=records)
             answer = pull.form.found(pull, result)
             if answer is not None:

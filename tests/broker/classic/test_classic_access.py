@@ -15,7 +15,7 @@ from typing import Any
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.quota import Quota
-from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.proto import paths, v2
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codes import Reply, Request
@@ -31,7 +31,7 @@ from cometmq.tests.broker.classic_wire import (
     pulling,
     records,
 )
-from cometmq.tests.broker.live import Live, running, settings
+from cometmq.tests.broker.live import Live, running, settings, until
 from cometmq.tests.remoting.client import RemotingClient
 
 SECRET = "secret-key"
@@ -84,11 +84,14 @@ async def guarded(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Live, Remo
             yield live, client
 
 
-def put_user(live: Live, name: str, resource: str, actions: str) -> None:
-    """Add a user with one policy."""
-    policy = Policy(ResourcePattern.parse(resource), parse_actions(actions), True, ())
+def put_user(live: Live, name: str, *rights: tuple[str, str]) -> None:
+    """Add a user with a policy for each resource and its actions."""
+    policies = tuple(
+        Policy(ResourcePattern.parse(resource), parse_actions(actions), True, ())
+        for resource, actions in rights
+    )
     sealed = live.node.keys.key.seal(name, SECRET)
-    live.node.metadata.put_user(User(name, sealed, policies=(policy,)))
+    live.node.metadata.put_user(User(name, sealed, policies=policies))
 
 
 async def test_requests_need_the_signature_of_a_user(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ async def test_a_denial_does_not_tell_whose_message_lies_at_an_offset(tmp_path: 
         assert {answer.code for answer in answers} == {Reply.NO_PERMISSION}
         assert len({answer.remark for answer in answers}) == 1
         # A user with a right on every topic, or of type Super, is told.
-        put_user(live, "every", "Topic:*", "Sub")
+        put_user(live, "every", ("Topic:*", "Sub"))
         for user in ("every", "admin"):
             answer = await client.post(signed(request(33, offset=1), user))
             assert answer.code == Reply.SYSTEM_ERROR
@@ -169,6 +172,45 @@ async def test_users_have_the_rights_of_their_policies(tmp_path: Path) -> None:
         assert await code("c", request(309, **asked)) == Reply.NO_PERMISSION
 
 
+async def test_groups_that_share_the_name_of_a_retry_topic_get_their_own_messages(
+    tmp_path: Path,
+) -> None:
+    """Of group g and topic a_t, of g_a and t, and of consumers of a group with the whole name."""
+    shared = "%RETRY%g_a_t"
+    pairs = {"g": "a_t", "g_a": "t"}
+    async with guarded(tmp_path) as (live, client):
+        for topic in pairs.values():
+            live.node.meta_log.write_topic(Topic(topic, 1, 1))
+        for group, topic in {**pairs, "g_a_t": "others"}.items():
+            live.node.meta_log.write_group(Group(group))
+            put_user(live, group, (f"Group:{group}", "Sub"), (f"Topic:{topic}", "Sub"))
+            sent = message(topic.encode(), f"UNIQ_KEY\x01{topic}\x02", b=topic, e=0)
+            assert (await client.post(signed(sent, "admin"))).code == Reply.SUCCESS
+
+        async def read(group: str, topic: str) -> list[bytes]:
+            fields = {"consumerGroup": group, "topic": topic, "invisibleTime": 1_000}
+            popped = await client.post(signed(popping(pollTime=0, **fields), group))
+            return [record.body for record in records(popped.body)]
+
+        def held() -> int:
+            live.node.pump.catch_up()
+            return live.node.store.max_offset(shared, 0)
+
+        for group, topic in pairs.items():  # popped and not acknowledged
+            assert await read(group, topic) == [topic.encode()]
+        at = live.node.store.get("others", 0, 0, 1).records[0].physical_offset
+        back = request(36, group="g_a_t", delayLevel=1, originTopic="others", offset=at)
+        own = message(b"own", "UNIQ_KEY\x01own\x02", b=shared, e=0)
+        for command in (back, own):
+            assert (await client.post(signed(command, "g_a_t"))).code == Reply.SUCCESS
+        await until(lambda: held() == 4)
+        for group, topic in pairs.items():
+            assert await read(group, topic) == [topic.encode()]
+        pull = pulling(consumerGroup="g_a_t", topic=shared, queueId=0)
+        found = records((await client.post(signed(pull, "g_a_t"))).body)
+        assert {record.body for record in found} == {b"others", b"own"}
+
+
 async def test_the_outcome_of_a_transaction_needs_the_right_on_its_topic(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (_, client):
         sent = await client.post(signed(half(), "p"))
@@ -186,7 +228,7 @@ async def test_an_absent_transaction_and_a_foreign_one_are_the_same_to_a_user(
 ) -> None:
     async with guarded(tmp_path) as (live, client):
         sent = await client.post(signed(half(), "p"))
-        put_user(live, "other", "Topic:others", "Pub")
+        put_user(live, "other", ("Topic:others", "Pub"))
         offset = sent.fields["queueOffset"]
         ids = ((offset, "h"), (-1, "h"), (offset, "x"), (1 << 40, "h"), (-1, "x"))
         fields = {"producerGroup": "producers", "commitLogOffset": 0, "commitOrRollback": 8}

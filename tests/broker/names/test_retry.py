@@ -61,13 +61,24 @@ def test_a_copy_keeps_the_first_pop_time_and_does_not_count_suspensions() -> Non
 
 
 @pytest.mark.parametrize(
-    ("properties", "ours"),
-    [({"ORIGIN_GROUP": "g"}, True), ({"ORIGIN_GROUP": "a_g"}, False), ({"a": "b"}, True)],
+    ("properties", "owners"),
+    [
+        ({"ORIGIN_GROUP": "g"}, {"g"}),
+        ({"ORIGIN_GROUP": "g", "RETRY_TOPIC": "t"}, {"g"}),
+        ({"ORIGIN_GROUP": "g_a"}, {"g_a"}),
+        ({"RETRY_TOPIC": "other"}, {"g_a_t"}),
+        ({"RETRY_TOPIC": "a_t"}, {"g_a_t"}),
+        ({"RETRY_TOPIC": "other", "1ST_POP_TIME": "1"}, {"g", "g_a", "g_a_t"}),
+        ({"a": "b"}, {"g", "g_a", "g_a_t"}),
+    ],
 )
-def test_the_origin_of_a_record_in_an_ambiguous_topic_is_found(
-    properties: dict[str, str], ours: bool
+def test_the_group_of_a_record_in_an_ambiguous_topic_is_found(
+    properties: dict[str, str], owners: set[str]
 ) -> None:
-    assert is_of_group(stored(properties), "g") is ours
+    """The retry topic of g and a_t, of g_a and t, and of a consumer group with the whole name."""
+    record = stored(properties)
+    groups = ("g", "g_a", "g_a_t")
+    assert {each for each in groups if is_of_group(record, each, "%RETRY%g_a_t")} == owners
 
 
 def test_copies_are_byte_identical_to_apaches(tmp_path: Path) -> None:
