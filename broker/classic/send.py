@@ -309,7 +309,7 @@ class ClassicSends:
         properties["CLUSTER"] = self._config.broker_cluster_name
         unique = properties[_UNIQUE]
         if is_retry_topic(message.topic) and not self._pop_group(header):
-            # Sent by a consumer of the group: no copy of a pop, whatever the message is one of.
+            # A consumer of the group sends it back; the marks are those of an earlier pop.
             for name in POP_MARKS:
                 properties.pop(name, None)
             properties.setdefault("RETRY_TOPIC", message.topic)

@@ -3,10 +3,10 @@
 Each topic and group has one retry topic, created on first use with one queue; pops of the group
 read it besides the topic (docs/formats/broker-semantics.md, sections 1.2 and 1.7;
 docs/formats/store-format.md, section 2.12). The name has two forms. The first,
-`%RETRY%<group>_<topic>`, is the default and is ambiguous: it is that of two groups, and also where
-the consumers of a group with this whole name send back what they could not process. The property
-ORIGIN_GROUP tells the copies of pops apart. The second form has a `+`, which no topic name may
-contain.
+`%RETRY%<group>_<topic>`, is the default and is ambiguous: `%RETRY%a_b_c` is the retry topic of
+group `a` and topic `b_c`, of group `a_b` and topic `c`, and of the classic consumers of group
+`a_b_c`. The property ORIGIN_GROUP names the group of a copy of a pop. The second form has a `+`,
+which no topic name may contain.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ def is_retry_topic(topic: str) -> bool:
 
 
 def is_of_group(record: Stored, group: str, topic: str) -> bool:
-    """Return whether a record of a retry topic belongs to the group. Without ORIGIN_GROUP it does
-    if the topic's name ends with the group, or if Apache's pops made it: it was not sent back."""
+    """Return whether a record of a retry topic belongs to the group.
+
+    ORIGIN_GROUP names the group of a copy of a pop. A record without it belongs to the group of
+    `%RETRY%<group>`, to which a consumer sent it back. If it was not sent back (no RETRY_TOPIC, or
+    the time of a pop), it may be of either group.
+    """
     origin = property_value(record.properties, ORIGIN_GROUP.encode())
     if origin or topic == _PREFIX + group:
         return not origin or origin == group.encode()

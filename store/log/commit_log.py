@@ -276,8 +276,7 @@ class CommitLog:
             self.pool = None
 
     def release_pages(self) -> None:
-        """Take the pages of the segments out of this process's memory, on the thread: what was
-        read once would count as resident as long as its segment is retained."""
+        """Take the pages that were read out of this process's memory, on the thread."""
         for segment in self.segments:
             self._allocator.run_later(partial(advise_unused, segment.map))
 

@@ -105,7 +105,8 @@ def advise_random(memory: mmap.mmap) -> None:
 
 def advise_unused(memory: mmap.mmap) -> None:
     """Take a file's pages out of this process's memory (MADV_DONTNEED); they stay in the page
-    cache, where the next reader finds them. A closed or locked map is ignored. Any thread."""
+    cache, where the next reader finds them. What was read once would count as resident as long as
+    it is mapped. A closed or locked map is ignored. Any thread."""
     begin = 0
     with suppress(ValueError, OSError):  # closed, or locked
         while begin < len(memory):

@@ -368,7 +368,7 @@ mod tests {
         let mut open: Vec<Place> = (0..9).filter_map(|_| admit(remote)).collect();
         assert_eq!(open.len(), 3);
         assert_eq!(newcomers.refused(), Some(remote));
-        assert_eq!(newcomers.refused(), None, "each is told once");
+        assert_eq!(newcomers.refused(), None, "each refusal is returned once");
         assert_eq!(newcomers.crowded(), 6);
         assert!(admit("192.0.2.2".parse().unwrap()).is_some());
         let own: Vec<Place> = (0..9).filter_map(|_| admit(ONE)).collect();

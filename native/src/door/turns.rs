@@ -1,10 +1,10 @@
 //! Turns of the network thread: which connection goes next.
 //!
 //! The thread's queue serves what is ready in the order in which it became so, and a flood makes it
-//! long. Addresses that have taken less than their part of the thread's time go at once. The
-//! connections of the others wait for their turn, a few at a time between the others: those that have
-//! taken little themselves first. So a flood waits in its own sockets. No time is left unused: who is
-//! alone is served at full speed.
+//! long. An address that has taken less than its part of the thread's time goes at once. The
+//! connections of the other addresses wait for a turn; a few have one at a time, and those that have
+//! taken little go first. So a flood waits in its own sockets. No time is left unused: a single
+//! address is served at full speed.
 
 use std::collections::VecDeque;
 use std::future::Future;
