@@ -10,7 +10,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 
@@ -24,10 +24,52 @@ const PRIORITY: u8 = 0x20;
 /// Longest frame; the library refuses a longer one.
 const FRAME_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 16 << 10;
-/// Bytes that are read in one turn of the thread: some hundred small calls.
-const TURN_BYTES: usize = 16 << 10;
+/// Bytes that are read in one turn of the thread: those of large messages cost little.
+const TURN_BYTES: usize = 64 << 10;
+/// New calls that are read in one turn: a millisecond or two.
+pub const TURN_CALLS: usize = 128;
 /// Index of `:authority` in HPACK's static table.
 const AUTHORITY_INDEX: usize = 1;
+
+/// What may be read in a turn of the thread: bytes and calls, set by who polls the connection. The
+/// library polls the socket again for each new call of a turn.
+pub struct Room {
+    bytes: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+impl Room {
+    /// That of a turn with this many new calls.
+    pub fn new(calls: usize) -> Self {
+        Self {
+            bytes: AtomicUsize::new(TURN_BYTES),
+            calls: AtomicUsize::new(calls),
+        }
+    }
+
+    /// Begin a turn.
+    pub fn refill(&self, calls: usize) {
+        self.bytes.store(TURN_BYTES, Ordering::Relaxed);
+        self.calls.store(calls, Ordering::Relaxed);
+    }
+
+    fn take_bytes(&self, count: usize) {
+        let left = self.bytes.load(Ordering::Relaxed);
+        self.bytes
+            .store(left.saturating_sub(count), Ordering::Relaxed);
+    }
+
+    /// Take one call; false if no more may be read in this turn.
+    pub fn take_call(&self) -> bool {
+        let left = self.calls.load(Ordering::Relaxed);
+        self.calls.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) == 0 || self.calls.load(Ordering::Relaxed) == 0
+    }
+}
 
 /// A connection whose incoming header blocks get a valid `:authority`.
 pub struct Tolerant<S> {
@@ -41,8 +83,7 @@ pub struct Tolerant<S> {
     released: usize,
     skip: usize,
     ended: bool,
-    /// Bytes read in this turn.
-    read: usize,
+    room: Arc<Room>,
     greeted: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
 }
@@ -58,7 +99,7 @@ impl<S> Tolerant<S> {
             released: 0,
             skip: PREFACE_BYTES,
             ended: false,
-            read: 0,
+            room: Arc::new(Room::new(TURN_CALLS)),
             greeted: Arc::default(),
             written: Arc::default(),
         }
@@ -76,30 +117,35 @@ impl<S> Tolerant<S> {
         write
     }
 
+    /// What may be read in this turn.
+    pub fn room(&self) -> Arc<Room> {
+        Arc::clone(&self.room)
+    }
+
     /// Set when the client has sent its preface and started a frame.
     pub fn greeted(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.greeted)
     }
 
-    /// Read what the socket has, up to a turn's worth: then others go first.
+    /// Read what the socket has, as far as there is room: then others go first.
     fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>
     where
         S: AsyncRead + Unpin,
     {
-        if self.read >= TURN_BYTES {
-            self.read = 0;
+        if self.room.is_used_up() {
             context.waker().wake_by_ref();
             return Poll::Pending;
+        }
+        self.scan(); // what the turn before has left
+        if self.released > 0 {
+            return Poll::Ready(Ok(()));
         }
         self.make_room();
         let mut space = ReadBuf::new(&mut self.buffer[self.end..]);
         let read = Pin::new(&mut self.inner).poll_read(context, &mut space);
         let count = space.filled().len();
-        if read.is_pending() {
-            self.read = 0;
-        }
         ready!(read)?;
-        self.read += count;
+        self.room.take_bytes(count);
         self.end += count;
         self.ended = count == 0;
         self.scan();
@@ -118,7 +164,8 @@ impl<S> Tolerant<S> {
         }
     }
 
-    /// Find the bytes that may be passed on: all but an incomplete header block.
+    /// Find the bytes that may be passed on: all but an incomplete header block, and calls for which
+    /// this turn has no room.
     fn scan(&mut self) {
         loop {
             let step = self.skip.min(self.end - self.begin - self.released);
@@ -133,7 +180,7 @@ impl<S> Tolerant<S> {
                 usize::from(rest[0]) << 16 | usize::from(rest[1]) << 8 | usize::from(rest[2]);
             let (kind, flags) = (rest[3], rest[4]);
             if kind == HEADERS && size <= FRAME_MAX {
-                if rest.len() < FRAME_HEAD + size {
+                if rest.len() < FRAME_HEAD + size || !self.room.take_call() {
                     return;
                 }
                 soften(&mut rest[FRAME_HEAD..FRAME_HEAD + size], flags);
@@ -460,6 +507,35 @@ mod tests {
             runtime.block_on(source.read_to_end(&mut got)).unwrap();
             assert_eq!(got, wanted);
         }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_turn_reads_what_it_has_room_for_however_often_it_is_polled() {
+        let call = framed(&literal(1, false, b"host"), 4);
+        let data = [&[0, 200, 0, 0, 0, 0, 0, 0, 1][..], &[0; 200 << 8]].concat();
+        let mut sent = vec![b'P'; PREFACE_BYTES];
+        for _ in 0..3 {
+            sent.extend(call.repeat(10).into_iter().chain(data.clone()));
+        }
+        let mut source = tokio_test_reader(&sent, 1_000);
+        let (room, mut got, mut turns) = (source.room(), Vec::new(), Vec::new());
+        while got.len() < sent.len() {
+            room.refill(7);
+            let before = got.len();
+            for _ in 0..100 {
+                let read = source.read_buf(&mut got);
+                tokio::select! { biased; _ = read => {}, () = std::future::ready(()) => {} }
+            }
+            let read = &got[before..];
+            let calls = read.windows(call.len()).filter(|each| *each == call);
+            turns.push((calls.count(), read.len()));
+        }
+        assert_eq!(got, sent);
+        assert!(turns.iter().all(|(calls, _)| *calls <= 7), "{turns:?}");
+        assert!(turns
+            .iter()
+            .all(|(_, bytes)| *bytes < TURN_BYTES + READ_BYTES));
+        assert!(turns.len() < 10, "{turns:?}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{watch, Notify, Semaphore};
 use tokio::time::{interval, sleep, sleep_until, timeout, timeout_at, Instant, Sleep};
 
-use crate::door::authority::Tolerant;
+use crate::door::authority::{Tolerant, TURN_CALLS};
 use crate::door::body::{Ending, GrpcBody};
 use crate::door::budget::{Held, Pool, Share};
 use crate::door::call::{Out, Shared};
@@ -298,7 +298,7 @@ pub async fn serve<S>(
         })
     };
     let stream = Tolerant::new(stream);
-    let greeted = stream.greeted();
+    let (greeted, room) = (stream.greeted(), stream.room());
     let mut reading = Reading::new(stream.written());
     let mut http = pin!(builder(&door.options).serve_connection(TokioIo::new(stream), service));
     let (begun, handshake) = (Instant::now(), door.options.handshake);
@@ -306,12 +306,13 @@ pub async fn serve<S>(
     let mut closing = false;
     let mut overdue: Option<Overdue> = None;
     let waits = Arc::default();
-    let mut turn = Turn::new(place.credit());
+    let mut turn = Turn::new(place.credit(), Arc::clone(&room));
     loop {
         let progress = poll_fn(|context| {
             if connection.is_proven() {
                 door.turns.poll(&mut turn, http.as_mut(), context)
             } else {
+                room.refill(TURN_CALLS);
                 door.slices.poll(http.as_mut(), &waits, context)
             }
         });

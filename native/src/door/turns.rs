@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::spawn;
 
+use crate::door::authority::{Room, TURN_CALLS};
+
 /// The part of the thread's time within which an address goes at once, and within which a connection
 /// of another address goes before those that take more.
 const ADDRESS_PART: u32 = 4;
@@ -27,6 +29,10 @@ const DEBT_MAX: Duration = Duration::from_millis(50);
 /// Connections that have their turn between others, and how many of them have taken more than others.
 const TURN_MAX: usize = 16;
 const BUSY_MAX: usize = 4;
+/// New calls in a turn of a connection that has taken more, for `SHORT_FOR` after one that has taken
+/// little had to wait: it waits for several such turns.
+const SHORT_CALLS: usize = 24;
+const SHORT_FOR: Duration = Duration::from_millis(100);
 
 /// A part of the time of the thread.
 pub struct Credit {
@@ -111,16 +117,18 @@ impl Waiters {
 pub struct Turn {
     address: Arc<Mutex<Credit>>,
     own: Credit,
+    room: Arc<Room>,
     waits: Arc<AtomicBool>,
     waiting: bool,
 }
 
 impl Turn {
-    /// Of a connection at the address that has this credit.
-    pub fn new(address: Arc<Mutex<Credit>>) -> Self {
+    /// Of a connection at the address that has this credit; each turn fills `room`.
+    pub fn new(address: Arc<Mutex<Credit>>, room: Arc<Room>) -> Self {
         Self {
             address,
             own: Credit::new(CONNECTION_PART, DEBT_MAX),
+            room,
             waits: Arc::default(),
             waiting: false,
         }
@@ -139,6 +147,8 @@ struct Waiting {
     /// Connections that have taken little, and others.
     modest: Waiters,
     busy: Waiters,
+    /// When one of the modest had to wait last.
+    modest_at: Option<Instant>,
 }
 
 impl Turns {
@@ -154,10 +164,13 @@ impl Turns {
         let at_once = lock(&turn.address).earn(begin);
         let called = turn.waiting && !turn.waits.load(Ordering::Acquire);
         if !at_once && !called {
-            self.wait(turn, modest, context);
+            self.wait(turn, modest, begin, context);
             return Poll::Pending;
         }
         turn.waiting = false;
+        let short = !at_once && !modest && self.modest_waited(begin);
+        turn.room
+            .refill(if short { SHORT_CALLS } else { TURN_CALLS });
         let polled = work.poll(context);
         let spent = begin.elapsed();
         turn.own.spend(spent);
@@ -165,10 +178,16 @@ impl Turns {
         polled
     }
 
-    fn wait(&self, turn: &mut Turn, modest: bool, context: &Context<'_>) {
+    fn modest_waited(&self, now: Instant) -> bool {
+        let at = lock(&self.waiting).modest_at;
+        at.is_some_and(|at| now - at < SHORT_FOR)
+    }
+
+    fn wait(&self, turn: &mut Turn, modest: bool, now: Instant, context: &Context<'_>) {
         turn.waiting = true;
         let mut waiting = lock(&self.waiting);
         let row = if modest {
+            waiting.modest_at = Some(now);
             &mut waiting.modest
         } else {
             &mut waiting.busy
@@ -230,12 +249,34 @@ mod tests {
         Arc::new(Mutex::new(Credit::of_address()))
     }
 
+    fn turn(address: &Arc<Mutex<Credit>>) -> Turn {
+        Turn::new(Arc::clone(address), Arc::new(Room::new(TURN_CALLS)))
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn turns_are_short_while_a_connection_that_takes_little_waits() {
+        let (turns, crowd) = (Rc::new(Turns::default()), address());
+        let mut busy = turn(&crowd);
+        let room = Arc::clone(&busy.room);
+        let calls = |room: &Room| (0..1_000).take_while(|_| room.take_call()).count();
+        assert!(is_served(&turns, &mut busy, 2 * DEBT_MAX).await);
+        for (modest_waits, expected) in [(false, TURN_CALLS), (true, SHORT_CALLS)] {
+            if modest_waits {
+                assert!(!is_served(&turns, &mut turn(&crowd), Duration::ZERO).await);
+            }
+            assert!(!is_served(&turns, &mut busy, Duration::ZERO).await);
+            busy.waits.store(false, Ordering::Release); // it is called
+            assert!(is_served(&turns, &mut busy, Duration::ZERO).await);
+            assert_eq!(calls(&room), expected);
+        }
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn an_address_that_takes_much_waits_and_another_one_does_not() {
         let turns = Turns::default();
         let crowd = address();
-        let mut one = Turn::new(Arc::clone(&crowd));
-        let (mut two, mut other) = (Turn::new(crowd), Turn::new(address()));
+        let mut one = turn(&crowd);
+        let (mut two, mut other) = (turn(&crowd), turn(&address()));
         assert!(is_served(&turns, &mut one, 2 * CREDIT_MAX).await);
         assert!(!is_served(&turns, &mut one, Duration::ZERO).await);
         assert!(!is_served(&turns, &mut two, Duration::ZERO).await);
@@ -249,7 +290,7 @@ mod tests {
         let order = Rc::new(RefCell::new(Vec::new()));
         let local = LocalSet::new();
         for number in 0..2 * TURN_MAX {
-            let mut turn = Turn::new(Arc::clone(&crowd));
+            let mut turn = turn(&crowd);
             if number < TURN_MAX {
                 turn.own.at = Some(Instant::now());
                 turn.own.debt = Duration::from_secs(100);
