@@ -302,6 +302,7 @@ class ClientPort:
         )
         administration = services.administration(
             admin=self.admin,
+            sender=broker.sender,
             maintenance=broker.maintenance,
             queries=queries,
             timers=TimerList(broker.timers, broker.store, self._config.broker_name),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .maintenance.store_maintenance import StoreMaintenance
     from .maintenance.store_view import StoreView
     from .routing.routes import Routes
+    from .sending.sender import Sender
     from .transactions.listing import TransactionList
 
 _ADMIN = "cometmq.v1.Admin"
@@ -96,6 +97,7 @@ def messaging(
 def administration(
     *,
     admin: Admin,
+    sender: Sender,
     maintenance: StoreMaintenance,
     queries: MessageQueries,
     timers: TimerList,
@@ -125,6 +127,7 @@ def administration(
             "ResetOffsets": admin.offsets.reset,
             "GetConfig": admin.get_config,
             "ChangeConfig": admin.change_config,
+            "SendOnce": sender.send_once,
             "QueryMessages": queries.query_messages,
             "ListTimers": timers.list_timers,
             "ListTransactions": transactions.list_transactions,

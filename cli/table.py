@@ -30,6 +30,8 @@ _SIZES = ("size", "bytes")
 #: What a list can do without: the columns in the order in which they are omitted.
 _DETAILS = (
     "offset_id",
+    "sent_again_as",
+    "sent_again_by",
     "born_ms",
     "first_ms",
     "last_ms",

@@ -76,6 +76,12 @@ class SessionCaller(Caller):
     def __init__(self, endpoint: str, links: Links) -> None:
         super().__init__(endpoint, links, Credentials("", ""), has_token=False)
 
+    @property
+    def user(self) -> str:
+        """The user of the request that is served; "" without one."""
+        session = CURRENT.get()
+        return owner_of(session.credentials) if session is not None else ""
+
     def metadata(self) -> Metadata:
         """Return the metadata of the next call. Raises CliError without a session."""
         session = CURRENT.get()

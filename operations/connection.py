@@ -95,6 +95,11 @@ class Caller:
                 self._signed = (*self.fixed, *self._credentials.sign(second))
         return self._signed
 
+    @property
+    def user(self) -> str:
+        """The name of the user; "" without one."""
+        return self._credentials.access_key if self._credentials is not None else ""
+
     @staticmethod
     def second() -> str:
         """Return the present time, as signatures have it."""
@@ -186,6 +191,11 @@ class Connection:
     def metadata(self) -> Metadata:
         """The metadata of the next call."""
         return self._caller.metadata()
+
+    @property
+    def user(self) -> str:
+        """The user that signs the calls; "" if they are not signed."""
+        return self._caller.user
 
     def failure(self, error: grpc.RpcError) -> CliError:
         """Convert a failed call to a CliError; one to a wrong kind of port names the kind."""

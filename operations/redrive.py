@@ -2,9 +2,13 @@
 
 The message id of a copy is derived from the position of its dead letter and from the target. So a
 later redrive, wherever it comes from, finds the copies of an earlier one in the index of the
-target, as long as retention keeps them, and omits them. Dead letters are not deleted.
+target, as long as retention keeps them, and omits them. Redrives at the same time send a copy to
+the broker group of its dead letter, which stores it once (`Admin.SendOnce`), also after a failover.
+A copy has the id of its dead letter and who sent it. Dead letters are not deleted.
 """
 
+import getpass
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +18,15 @@ from ..client.message import Message
 from ..proto import paths, v1, v2
 from ..store.format.property_names import FORBIDDEN_PROPERTIES
 from .broker_groups import BrokerGroups
-from .connection import Connection, refusal
+from .connection import Connection
 from .errors import CliError
 from .sending import Draft, message_of, message_type, route_of
 
 # Calls in flight.
 _BATCH = 32
+_WRITABLE = (v2.WRITE, v2.READ_WRITE)
 _ORIGIN_PROPERTY = "dead-letter-message-id"
+SENDER_PROPERTY = "dead-letter-sent-by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,8 @@ class Copy:
     """What is sent for a dead letter."""
 
     letter_id: str
+    #: The broker group of the dead letter.
+    broker: str
     draft: Draft
     message_id: str
 
@@ -42,7 +50,7 @@ def copy(broker: str, letters: str, offset: int, letter_id: str, draft: Draft) -
     content, for the target."""
     key = unique_key("redrive", broker, letters, offset, draft.topic)
     named = {**draft.properties, _ORIGIN_PROPERTY: letter_id}
-    return Copy(letter_id, replace(draft, properties=named), key)
+    return Copy(letter_id, broker, replace(draft, properties=named), key)
 
 
 def origin_of(letter: Message) -> str:
@@ -92,14 +100,19 @@ def plan(
         if not topic:
             found.without_target.append(letter.message_id)
             continue
-        place = (letter.broker, letter.topic, letter.offset)
-        wanted = copy(*place, letter.message_id, _draft(letter, topic))
+        wanted = copy_of(letter, topic)
         if earlier(groups, wanted) is not None:
             found.sent_before[topic] += 1
         else:
             found.copies.append(wanted)
     found.missing = list(absent)
     return found
+
+
+def copy_of(letter: Message, topic: str) -> Copy:
+    """Return the copy of a dead letter for a topic."""
+    place = (letter.broker, letter.topic, letter.offset)
+    return copy(*place, letter.message_id, _draft(letter, topic))
 
 
 def earlier(groups: BrokerGroups, wanted: Copy) -> v2.Message | None:
@@ -122,24 +135,30 @@ def earlier(groups: BrokerGroups, wanted: Copy) -> v2.Message | None:
     return found
 
 
-def send(connection: Connection, copies: Sequence[Copy]) -> Iterator[CliError | None]:
-    """Send copies; yield for each its error, or None. One that fails does not stop the others."""
+def send(
+    groups: BrokerGroups, connection: Connection, copies: Sequence[Copy]
+) -> Iterator[CliError | bool]:
+    """Send copies; yield for each whether it is sent now (not by another redrive), or its error.
+    One that fails does not stop the others."""
     routes: dict[str, v2.QueryRouteResponse | CliError] = {}
     for first in range(0, len(copies), _BATCH):
-        started: list[Callable[[], v2.SendMessageResponse] | CliError] = []
+        started: list[Callable[[], v1.SendOnceResponse] | CliError | bool] = []
         for wanted in copies[first : first + _BATCH]:
             try:
-                started.append(_start(connection, wanted, routes))
+                started.append(_start(groups, connection, wanted, routes))
             except CliError as error:
                 started.append(error)
         for result in started:
-            yield result if isinstance(result, CliError) else _outcome(result)
+            yield _outcome(result) if callable(result) else result
 
 
 def _start(
-    connection: Connection, wanted: Copy, routes: dict[str, v2.QueryRouteResponse | CliError]
-) -> Callable[[], v2.SendMessageResponse]:
-    """Send a copy; return what waits for the answer. Raises CliError."""
+    groups: BrokerGroups,
+    connection: Connection,
+    wanted: Copy,
+    routes: dict[str, v2.QueryRouteResponse | CliError],
+) -> Callable[[], v1.SendOnceResponse] | bool:
+    """Send a copy; return what waits for the answer, or False if there is one. Raises CliError."""
     draft = wanted.draft
     if wanted.topic not in routes:
         try:
@@ -149,20 +168,38 @@ def _start(
     route = routes[wanted.topic]
     if isinstance(route, CliError):
         raise route
-    if v2.DELAY in route.message_queues[0].accept_message_types:
+    queues = route.message_queues
+    if v2.DELAY in queues[0].accept_message_types:
         draft = replace(draft, delay_ms=0)
+    writable = {queue.broker.name for queue in queues if queue.permission in _WRITABLE}
+    broker = wanted.broker
+    if broker not in writable:
+        # Its group takes no copies any more: those that it has are in its index.
+        if earlier(groups, wanted) is not None:
+            return False
+        broker = min(writable, default="")
+    named = {**draft.properties, SENDER_PROPERTY: _sender(connection)}
+    draft = replace(draft, properties=named)
     message = message_of(draft, message_type(draft, route), wanted.message_id)
-    request = v2.SendMessageRequest(messages=[message])
-    return connection.start(paths.SEND_MESSAGE, request, v2.SendMessageResponse)
+    request = v1.SendOnceRequest(broker=broker, message=message)
+    return connection.start(paths.SEND_ONCE, request, v1.SendOnceResponse)
 
 
-def _outcome(result: Callable[[], v2.SendMessageResponse]) -> CliError | None:
+def _sender(connection: Connection) -> str:
+    """Return who sends: the user of the cluster, or else of this machine."""
+    if connection.user:
+        return connection.user
     try:
-        answer = result()
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container without an entry for its user
+        return socket.gethostname()
+
+
+def _outcome(result: Callable[[], v1.SendOnceResponse]) -> CliError | bool:
+    try:
+        return not result().repeated
     except CliError as error:
         return error
-    status = answer.entries[0].status if answer.entries else answer.status
-    return None if status.code == v2.OK else refusal(status.code, status.message)
 
 
 def _draft(letter: Message, topic: str) -> Draft:

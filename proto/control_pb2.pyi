@@ -7,6 +7,7 @@ store topics and groups in the commit log (topic rmq_sys_COMETMQ_META: tags META
 EPOCH_START). Every response starts with a code and a message, like apache.rocketmq.v2.Status.
 """
 
+from . import definition_pb2 as _definition_pb2
 from collections import abc as _abc
 from . import controller_pb2 as _controller_pb2
 from . import nameserver_pb2 as _nameserver_pb2
@@ -2305,6 +2306,57 @@ class QueryMessagesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueryMessagesResponse: _TypeAlias = QueryMessagesResponse  # noqa: Y015
+
+@_typing.final
+class SendOnceRequest(_message.Message):
+    """Stores a message unless the topic has one with its id in the log of the broker group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    @_builtins.property
+    def message(self) -> _definition_pb2.Message: ...
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        message: _definition_pb2.Message | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendOnceRequest: _TypeAlias = SendOnceRequest  # noqa: Y015
+
+@_typing.final
+class SendOnceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    repeated: _builtins.bool
+    """it was there, and nothing is stored"""
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        repeated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "repeated", b"repeated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendOnceResponse: _TypeAlias = SendOnceResponse  # noqa: Y015
 
 @_typing.final
 class ListTimersRequest(_message.Message):

@@ -156,6 +156,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.RESET_OFFSETS: _cluster(Action.UPDATE),
     paths.GET_CONFIG: _cluster(Action.GET),
     paths.CHANGE_CONFIG: _cluster(Action.UPDATE),
+    paths.SEND_ONCE: lambda request: (send_need(request.message.topic.name),),
     paths.QUERY_MESSAGES: _cluster(Action.SUB),
     paths.LIST_TIMERS: _cluster(Action.SUB),
     paths.LIST_TRANSACTIONS: _cluster(Action.SUB),

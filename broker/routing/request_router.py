@@ -61,7 +61,7 @@ _SPECIAL = frozenset(
 _REPLICATION = frozenset((paths.DESCRIBE_REPLICATION, paths.CHANGE_REPLICATION))
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
 # Held while there is no leader, so that clients see no error during a failover.
-HELD = CHANGES | {paths.SEND_MESSAGE, paths.END_TRANSACTION, paths.RECALL_MESSAGE}
+HELD = CHANGES | {paths.SEND_MESSAGE, paths.SEND_ONCE, paths.END_TRANSACTION, paths.RECALL_MESSAGE}
 
 
 def _of_name(request: Any) -> str:

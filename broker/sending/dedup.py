@@ -6,6 +6,9 @@ does not hold, so that messages stored by an earlier instance or by the previous
 stored again. Messages that wait for their delivery time or their transaction are stored under
 another topic and are not found. Promises: an index that cannot be read costs a duplicate, never a
 message.
+
+SendOnce asks the whole index, however old a message is, and then the window, which keeps what is
+not dispatched: it stores no duplicate, and refuses while this is not certain.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...proto import v2
+from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.properties import property_value
 from ...store.format.results import AppendResult, PutStatus
@@ -22,6 +26,7 @@ from .dedup_window import SendWindow
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
+    from ...store.format.record import Record
     from ...store.message_store import MessageStore
     from ..base.config import BrokerConfig
     from ..metadata.tables import Metadata
@@ -52,6 +57,23 @@ class SendDedup:
         #: Each reservation is settled or released there in the same turn.
         self.window = SendWindow(self._window_ms, self._limit)
         self._since_ms = self._clock.forward_ms()
+        #: The window lacks what is before it in the log.
+        self._begin = self._store.log_end
+
+    def has_stored(self, topic: str, message_id: str) -> bool:
+        """Return whether the index has a message. Raises WireError if it may lack one that the
+        window lacks, too."""
+        store = self._store
+        try:
+            if self._stored(topic, message_id, 0):
+                return True
+        except (OSError, StoreError, ValueError) as error:
+            raise WireError(v2.INTERNAL_SERVER_ERROR, f"the index is not read: {error}") from error
+        behind = store.index.behind + max(self._begin - store.dispatched_offset, 0)
+        if behind:
+            text = f"the index is {behind} bytes behind the log: try again later"
+            raise WireError(v2.TOO_MANY_REQUESTS, text)
+        return False
 
     def reserve(self, ready: Prepared) -> None:
         """Remove the messages that were sent before from `ready.messages`."""
@@ -65,7 +87,8 @@ class SendDedup:
             for key in keys:
                 if not self.window.contains(ready.topic, key, now_ms):
                     self._load(ready.topic, key, now_ms)
-        reservation = self.window.reserve(ready.topic, keys, extras, now_ms)
+        until = self._store.dispatched_offset
+        reservation = self.window.reserve(ready.topic, keys, extras, now_ms, until)
         ready.reservation = reservation
         if reservation.duplicates:
             ready.messages = [ready.messages[index] for index in reservation.fresh]
@@ -85,19 +108,11 @@ class SendDedup:
         wall_ms = self._clock.wall_ms()
         begin_ms = wall_ms - self._window_ms + 1
         try:
-            stored = self._store.queries.query(
-                topic,
-                message_id.decode(),
-                count_max=_SAME_ID_MAX,
-                begin_ms=begin_ms,
-                index_type="U",
-            )
+            stored = self._stored(topic, message_id.decode(), begin_ms)
         except (OSError, StoreError, ValueError) as error:
             logger.warning("send.index_not_read topic=%s error=%s", topic, error)
             return
         for record in stored:
-            if self._metadata.is_older(topic, record.physical_offset):
-                continue
             if property_value(record.properties, _LITE) != lite:
                 continue
             result = AppendResult(
@@ -110,3 +125,11 @@ class SendDedup:
             age_ms = max(wall_ms - record.store_timestamp_ms, 0)
             self.window.add(topic, key, result, now_ms - age_ms)
             return
+
+    def _stored(self, topic: str, message_id: str, begin_ms: int) -> list[Record]:
+        """Return the messages of a topic with an id. Raises OSError, StoreError, ValueError."""
+        stored = self._store.queries.query(
+            topic, message_id, count_max=_SAME_ID_MAX, begin_ms=begin_ms, index_type="U"
+        )
+        is_older = self._metadata.is_older
+        return [record for record in stored if not is_older(topic, record.physical_offset)]

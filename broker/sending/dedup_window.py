@@ -21,6 +21,8 @@ from ...store.format.results import AppendResult, PutStatus
 if TYPE_CHECKING:
     from .answer import ReceiptExtras
 
+#: Log offset behind every message.
+_ALL = 1 << 63
 #: Topic and message id.
 _Key = tuple[str, bytes]
 
@@ -87,12 +89,14 @@ class SendWindow:
         ids: Sequence[bytes],
         extras: Sequence[ReceiptExtras | None],
         now_ms: int,
+        dispatched: int = _ALL,
     ) -> Reservation:
         """Find the duplicates of a request and count its other messages as sent.
 
+        The index has what is before the log offset `dispatched`; the window keeps the rest.
         `settle` or `release` must follow in the same turn.
         """
-        self._expire(now_ms)
+        self._expire(now_ms, dispatched)
         self._open += 1
         reservation = Reservation([], [], [])
         for index, message_id in enumerate(ids):
@@ -130,12 +134,13 @@ class SendWindow:
         if self._sent.get(key) is sent:
             del self._sent[key]
 
-    def _expire(self, now_ms: int) -> None:
-        """Drop entries older than the window; the oldest come first."""
+    def _expire(self, now_ms: int, dispatched: int) -> None:
+        """Drop entries older than the window that are dispatched; the oldest come first."""
         sent = self._sent
         until_ms = now_ms - self._window_ms
         while sent:
             key, oldest = next(iter(sent.items()))
-            if oldest.since_ms > until_ms:
+            stored = oldest.result
+            if oldest.since_ms > until_ms or (stored and stored.physical_offset >= dispatched):
                 return
             del sent[key]

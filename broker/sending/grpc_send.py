@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from ...proto import v2
 from ...proto.errors import RpcFailure, WireError
 from ..base.late_request import LateRequest
 from ..messages.validation import has_client_id
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...front.service import ClientRun
-    from ...proto import v2
+    from .dedup import SendDedup
     from .grpc_records import GrpcRecords
     from .settlement import Settlement
 
@@ -59,7 +60,7 @@ class GrpcSend(Send):
         return len(self._request.messages)
 
     @property
-    def held(self) -> v2.SendMessageRequest | SendRequest:
+    def held(self) -> Any:
         return self._request
 
     def is_readable(self) -> bool:
@@ -74,6 +75,37 @@ class GrpcSend(Send):
 
     def prepared(self) -> Prepared:
         return self._records.make(self._request.messages, self.ctx)
+
+
+class OnceSend(GrpcSend):
+    """One call of SendOnce, after its id was not found in the index."""
+
+    __slots__ = ("_dedup", "_ready", "_window")
+
+    is_once = True
+
+    def __init__(
+        self, message: v2.Message, ctx: RequestContext, records: GrpcRecords, dedup: SendDedup
+    ) -> None:
+        super().__init__(v2.SendMessageRequest(messages=[message]), ctx, records)
+        self._dedup = dedup
+        self._window = dedup.window
+        self._ready: Prepared | None = None
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the window had the id; known once the request is answered."""
+        return self._ready is not None and not self._ready.messages
+
+    @property
+    def held(self) -> Any:
+        return None  # another replica looks at its index first
+
+    def prepared(self) -> Prepared:
+        if self._dedup.window is not self._window:
+            raise WireError(v2.HA_NOT_AVAILABLE, "the leader has changed: try again")
+        self._ready = super().prepared()
+        return self._ready
 
 
 class GrpcRow:

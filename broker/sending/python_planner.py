@@ -42,7 +42,8 @@ class PythonPlanner:
         store: MessageStore,
         counters: Counters,
         settlement: Settlement,
-        dedup: SendDedup | None,
+        dedup: SendDedup,
+        dedups: bool,
         trace: TraceService | None,
         spans: Spans | None,
     ) -> None:
@@ -50,6 +51,7 @@ class PythonPlanner:
         self._counters = counters
         self._settlement = settlement
         self._dedup = dedup
+        self._dedups = dedups
         self._trace = trace
         self._spans = spans
 
@@ -73,7 +75,7 @@ class PythonPlanner:
         for send, ready in made:
             if self._spans is not None:
                 send.spans = self._spans.arrived(ready, send.ctx.begin_ns)
-            if self._dedup is not None and send.held is not None:
+            if send.is_once or (self._dedups and send.held is not None):
                 self._dedup.reserve(ready)
         everything = [message for _, ready in made for message in ready.messages]
         try:
@@ -96,7 +98,7 @@ class PythonPlanner:
     def _fail(self, made: list[tuple[Send, Prepared]], content: bytes) -> None:
         """Answer requests of which nothing was stored."""
         for send, ready in made:
-            if ready.reservation is not None and self._dedup is not None:
+            if ready.reservation is not None:
                 self._dedup.window.release(ready.reservation)
             self._settlement.answer_unstored(send, content)
 
@@ -105,7 +107,7 @@ class PythonPlanner:
     ) -> None:
         """Count a request and make its answer; `results` are those of its messages."""
         repeated = 0
-        if ready.reservation is not None and self._dedup is not None:
+        if ready.reservation is not None:
             self._dedup.window.settle(ready.reservation, results)
             repeated = ready.reservation.duplicates
         if ready.extras is not None:

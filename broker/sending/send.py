@@ -64,6 +64,8 @@ class Send(ReplyFuture):
 
     #: `raw` is the frame of a classic client.
     is_frame = False
+    #: Deduplicated in any case.
+    is_once = False
 
     def __init__(self, ctx: RequestContext, raw: bytes | None = None) -> None:
         """`raw` is what the crate plans; None if only Python can plan the request."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...proto import paths, v2
+from ...proto import paths, v1, v2
 from ...proto.errors import WireError
 from ...proto.native import Native
 from ...store.format.errors import StoreError
@@ -30,7 +30,7 @@ from .answer import FAILURES, TOO_OLD, failure_status, refused_answer
 from .crate_planner import ClassicFormat, CratePlanner
 from .dedup import SendDedup
 from .grpc_records import GrpcRecords, TypeHandler
-from .grpc_send import GrpcRow, GrpcSend, SendRequest
+from .grpc_send import GrpcRow, GrpcSend, OnceSend, SendRequest
 from .held_sends import HeldSends
 from .planner import Batch, Planner
 from .python_planner import PythonPlanner
@@ -107,8 +107,9 @@ class Sender:
         self._settled_ns = 0
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
-        dedup = SendDedup(config, self._clock, store, metadata)
-        self._dedup = dedup if config.message_deduplication_enable else None
+        self._dedup = SendDedup(config, self._clock, store, metadata)
+        #: Not only of what is to be stored once.
+        self._dedups = config.message_deduplication_enable
         self._settlement = Settlement(runtime.counters, durability)
         self._queue = SendQueue(
             runtime=runtime,
@@ -130,6 +131,7 @@ class Sender:
             counters=runtime.counters,
             settlement=self._settlement,
             dedup=self._dedup,
+            dedups=self._dedups,
             trace=trace,
             spans=spans,
         )
@@ -145,7 +147,7 @@ class Sender:
         trace: TraceService | None,
     ) -> CratePlanner | None:
         # Deduplication reads the ids of all messages.
-        if native is None or self._dedup is not None or not self._store.writer.takes_encoded:
+        if native is None or self._dedups or not self._store.writer.takes_encoded:
             return None
         return CratePlanner(
             native,
@@ -191,8 +193,7 @@ class Sender:
     def lead(self) -> None:
         """Start to lead: duplicates of earlier messages are found through the log only."""
         self._settled_ns = self._clock.steady_ns() + _SETTLING_NS
-        if self._dedup is not None:
-            self._dedup.lead()
+        self._dedup.lead()
 
     def close(self) -> None:
         """Cancel the held requests."""
@@ -204,6 +205,20 @@ class Sender:
         return self.add(GrpcSend(request, ctx, self.records))
 
     __call__ = send
+
+    async def send_once(
+        self, request: v1.SendOnceRequest, ctx: RequestContext
+    ) -> v1.SendOnceResponse:
+        """Handle SendOnce. Raises WireError."""
+        message = request.message
+        self._pump.catch_up()
+        if self._dedup.has_stored(message.topic.name, message.system_properties.message_id):
+            return v1.SendOnceResponse(code=v2.OK, message="OK", repeated=True)
+        send = OnceSend(message, ctx, self.records, self._dedup)
+        status = v2.SendMessageResponse.FromString(await self.add(send)).status
+        return v1.SendOnceResponse(
+            code=status.code, message=status.message, repeated=send.is_repeated
+        )
 
     def add(self, send: Send) -> Send:
         """Append a request in this turn of the loop; return it, as the future of its answer.
@@ -297,12 +312,11 @@ class Sender:
 
     def forget(self, topic: str, message_id: str) -> None:
         """Let a message with this id be stored again: it was recalled, or rolled back."""
-        if self._dedup is not None:
-            self._dedup.forget(topic, message_id)
+        self._dedup.forget(topic, message_id)
 
     def removed(self, topic: str | None, _group: str | None) -> None:
         """A topic or group was deleted."""
-        if topic is not None and self._dedup is not None:
+        if topic is not None:
             self._dedup.forget_topic(topic)
 
     def append_pending(self) -> None:

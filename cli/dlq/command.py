@@ -17,6 +17,7 @@ from ..times import TIME_FORMS, moment
 
 if TYPE_CHECKING:
     from ...client.message import Message
+    from ...operations.broker_groups import BrokerGroups
 
 _selection = with_options(
     click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}."),
@@ -47,6 +48,8 @@ def dlq() -> None:
 def list_letters(*, group: str, endpoint: str, output: str, count: int, **selection: Any) -> None:
     """List the groups with dead letters, or the dead letters of GROUP, oldest first.
 
+    A dead letter that was sent again to its topic has the time, the user, and the id of the copy.
+
     \b
     cometmq dlq ls
     cometmq dlq ls billing --begin -1d
@@ -62,7 +65,7 @@ def list_letters(*, group: str, endpoint: str, output: str, count: int, **select
     )
     with broker_groups(endpoint) as groups, connect(endpoint) as connection:
         found = list(islice(dead_letters(groups, connection, wanted), count + 1))
-    documents = [_document(letter) for letter in found[:count]]
+        documents = [_document(letter) | _sent_again(groups, letter) for letter in found[:count]]
     if output == "json":
         show_document(documents)
     else:
@@ -117,8 +120,28 @@ def _document(letter: "Message") -> dict[str, Any]:
     }
 
 
+def _sent_again(groups: "BrokerGroups", letter: "Message") -> dict[str, Any]:
+    """Return the time, the user and the id of the copy of a dead letter that was sent to its topic.
+    Raises CliError."""
+    from ...operations.redrive import SENDER_PROPERTY, copy_of, earlier, origin_of
+
+    topic = origin_of(letter)
+    found = earlier(groups, copy_of(letter, topic)) if topic else None
+    if found is None:
+        return {"sent_again_ms": 0, "sent_again_by": "", "sent_again_as": ""}
+    system = found.system_properties
+    return {
+        "sent_again_ms": system.store_timestamp.ToMilliseconds(),
+        "sent_again_by": found.user_properties.get(SENDER_PROPERTY, ""),
+        "sent_again_as": system.message_id,
+    }
+
+
 def _row(document: dict[str, Any]) -> dict[str, Any]:
-    names = ("message_id", "origin", "attempts", "tag", "keys", "stored_ms")
+    names = (
+        *("message_id", "origin", "attempts", "tag", "keys", "stored_ms"),
+        *("sent_again_ms", "sent_again_by", "sent_again_as"),
+    )
     return {name: document[name] for name in names} | {"body": document.get("body", "(not text)")}
 
 
@@ -175,13 +198,14 @@ def redrive(
         goes_on = go_on(fields, question, output, rows=rows, dry_run=dry_run, yes=yes)
         if not goes_on and (only_shows or plan.copies):
             return
-        sent = 0
-        for one, error in zip(plan.copies, work.send(connection, plan.copies), strict=True):
-            sent += error is None
-            if error is not None:
-                problems.append((one.letter_id, f"topic {one.topic}: {error}"))
+        results = list(work.send(groups, connection, plan.copies))
+    for one, result in zip(plan.copies, results, strict=True):
+        if isinstance(result, CliError):
+            problems.append((one.letter_id, f"topic {one.topic}: {result}"))
     if output == "table" and plan.copies:
-        click.echo(f"Sent {sent} of {len(plan.copies)} messages again.")
+        click.echo(f"Sent {results.count(True)} of {len(plan.copies)} messages again.")
+        if others := results.count(False):
+            click.echo(f"Another redrive has sent {others} of them meanwhile.")
     if problems:
         said = [f"{message_id}: {reason}" for message_id, reason in problems]
         first = f"{len(problems)} messages were not sent:"

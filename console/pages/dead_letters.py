@@ -303,10 +303,10 @@ class DeadLetterPages:
         wanted = self._copy((queue, browse.message_at(self._cluster, queue, offset)), kinds)
         if earlier(self._cluster.groups(), wanted) is not None:
             return wanted, False
-        for error in send(self._cluster.connection, [wanted]):
-            if error is not None:
-                raise error
-        return wanted, True
+        (result,) = send(self._cluster.groups(), self._cluster.connection, [wanted])
+        if isinstance(result, CliError):
+            raise result
+        return wanted, result
 
     def _copy(self, letter: Located, kinds: dict[str, str]) -> Copy:
         """Return the copy of a dead letter. Raises CliError."""

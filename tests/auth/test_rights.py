@@ -33,6 +33,7 @@ def served() -> set[str]:
         *services.messaging(part, part, part, part),
         *services.administration(
             admin=part,
+            sender=part,
             maintenance=part,
             queries=part,
             timers=part,

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cometmq.broker.sending.dedup_window import Reservation, SendWindow
-from cometmq.proto import v2
+from cometmq.proto import v1, v2
+from cometmq.proto.errors import WireError
 from cometmq.store.format.results import AppendResult, PutStatus
-from cometmq.tests.broker.desk import desk, message
+from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 from cometmq.tests.broker.live import settings
 from cometmq.tests.broker.transacting import end_transaction, prepared
@@ -187,6 +188,61 @@ async def test_a_refused_message_can_be_sent_again(tmp_path: Path) -> None:
             answer = await one.send(message("t", message_id=huge))
             assert answer.status.code == v2.MESSAGE_PROPERTIES_TOO_LARGE
         assert one.node.runtime.counters.repeated == 0
+
+
+async def once(one: Desk, message_id: str) -> v1.SendOnceResponse:
+    """Call SendOnce for a message of the topic t."""
+    request = v1.SendOnceRequest(message=message("t", b"x", message_id))
+    return await one.node.sender.send_once(request, one.context())
+
+
+async def test_what_is_sent_once_is_stored_once_however_late_and_after_a_failover(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        answers = await asyncio.gather(*(once(one, "A") for _ in range(5)))
+        assert {answer.code for answer in answers} == {v2.OK}
+        assert [answer.repeated for answer in answers].count(False) == 1
+        await one.dispatched()
+        one.advance(3_600_000)
+        assert (await once(one, "A")).repeated
+        one.node.sender.lead()
+        assert (await once(one, "A")).repeated
+        assert not (await once(one, "B")).repeated
+        await one.dispatched()
+        assert one.node.store.max_offset("t", 0) == 2
+        # Of a topic that is deleted meanwhile, and created again, nothing was sent.
+        one.node.meta_log.delete_topic("t")
+        one.topic("t")
+        await one.dispatched()
+        assert not (await once(one, "A")).repeated
+
+
+async def test_a_new_leader_refuses_to_send_once_before_the_log_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.dispatched()
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.pump, "catch_up", lambda: None)
+            await one.send(message("t", b"x", "A"))
+            one.node.sender.lead()
+            with pytest.raises(WireError, match="bytes behind the log: try again"):
+                await once(one, "A")
+        await one.dispatched()
+        assert (await once(one, "A")).repeated
+
+
+def test_the_window_keeps_what_the_index_lacks() -> None:
+    window = SendWindow(WINDOW_MS, LIMIT)
+    stored = AppendResult(PutStatus.PUT_OK, 500, 10, 0, 0)
+    window.settle(window.reserve("t", [b"a"], [None], 0), [stored])
+    late = WINDOW_MS * 10
+    window.release(window.reserve("t", [b"b"], [None], late, 500))
+    assert window.reserve("t", [b"a"], [None], late, 500).duplicates == 1
+    assert window.reserve("t", [b"a"], [None], late, 501).duplicates == 0
 
 
 async def test_without_the_setting_a_repeated_message_is_stored_again(tmp_path: Path) -> None:
