@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, cast
 
 import click
@@ -86,42 +85,52 @@ def _next_step(error: CliError) -> str:
     if not is_usage or "cometmq " in text:
         return ""
     end = "" if text.endswith((".", "?")) else "."
-    return f"{end} See `{' '.join(['cometmq', *_called()[1]])} --help`."
+    return f"{end} See `{' '.join(['cometmq', *_called()])} --help`."
 
 
-def _called() -> tuple[click.Command, list[str]]:
-    """Return the running command, and the words that name it."""
-    words, command = [], cast("click.Command", cli)
-    for word in sys.argv[1:]:
-        if not isinstance(command, click.Group):
-            break
-        found = command.get_command(click.Context(command), word)
-        if found is not None:
-            words.append(word)
-            command = found
-    return command, words
+def _called() -> list[str]:
+    """Return the words that name the running command."""
+    return [word for word, _, _ in _parsed()][1:]
 
 
 def _check_repeated() -> None:
     """Refuse two values for an option that has one: click takes the last."""
-    command, words = _called()
-    given = sys.argv[1:]
-    for word in words:
-        given.remove(word)
-    for option in command.params:
-        if isinstance(option, click.Option) and not (option.multiple or option.is_flag):
-            values = set(_values(option, given))
-            if len(values) > 1:
+    for _, command, values in _parsed():
+        for option in filter(_has_one_value, command.params):
+            if len(set(values.get(option.name or "") or ())) > 1:
                 raise CliError(f"{option.opts[-1]} is given twice: it has one value.", Exit.USAGE)
 
 
-def _values(option: click.Option, words: list[str]) -> Iterator[str]:
-    for word, following in pairwise([*words, ""]):
-        if word == "--":
+def _parsed() -> Iterator[tuple[str, click.Command, dict[str, Any]]]:
+    """Yield the word of each command of the command line, and its options as click parses them,
+    with every value that is given. It ends at what click refuses."""
+    word, command, given = "cometmq", cast("click.Command", cli), sys.argv[1:]
+    context = click.Context(command)
+    while True:
+        single = [option for option in command.params if _has_one_value(option)]
+        for option in single:
+            option.multiple = True
+        try:
+            values, given, _ = command.make_parser(context).parse_args([*given])
+        except click.UsageError:
             return
-        name, equal, value = word.partition("=")
-        if name in option.opts and name.startswith("-"):
-            yield value if equal else following
+        finally:
+            for option in single:
+                option.multiple = False
+        yield word, command, values
+        if not isinstance(command, click.Group) or not given:
+            return
+        word, *given = given
+        found = command.get_command(context, word)
+        if found is None:
+            return
+        command, context = found, click.Context(found, parent=context)
+
+
+def _has_one_value(option: click.Parameter) -> bool:
+    return isinstance(option, click.Option) and not (
+        option.multiple or option.is_flag or option.count
+    )
 
 
 def _of_another_address(error: click.ClickException) -> click.ClickException | None:

@@ -84,6 +84,12 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "doctor connect": (2, "Missing argument 'HOST:PORT'"),
     "mirror status": (2, "Missing option '--state'"),
 }
+#: What looks like one: a value, or an argument behind `--`, that begins as an option does.
+ACCEPTED = (
+    "message send orders --key --tag --tag x hello",
+    "message send orders --tag x -- --tag",
+    "message send orders --tag x --tag x hello",
+)
 #: The next command: one of ours, an option of it, or a name to use instead.
 _NEXT = re.compile(r"cometmq |--[a-z]|Did you mean|change broker\.conf")
 
@@ -126,3 +132,11 @@ def test_the_answer_to_a_mistake_names_what_helps(
     assert sentence.format(**places) in done.stderr
     assert _NEXT.search(done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("typed", ACCEPTED)
+def test_values_that_look_like_options_are_accepted(
+    cluster: Cluster, typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMETMQ_ENDPOINT", _at(cluster)[1])
+    assert "message id" in cluster.run(*typed.split()).stdout
