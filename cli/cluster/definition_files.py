@@ -17,7 +17,7 @@ from ..options import endpoint_option, output_option
 from ..yaml import yaml_lines
 from .applying import Wanted, changes
 from .broker_groups import broker_groups, broker_option, running_command
-from .definitions import definitions_of, document_of
+from .definitions import Definition, definitions_of, document_of
 from .reconcile import KINDS, Difference, differences
 
 #: A file of definitions: a hundred thousand objects need less.
@@ -105,7 +105,8 @@ def apply(
 
     Prints the plan and asks. Sections and fields that FILE lacks stay as they are; nothing is
     deleted without --prune, except policies and attributes of objects in FILE. A user that is
-    created needs a `secret` in FILE. A repetition finishes what failed.
+    created needs a `secret` in FILE. Objects of FILE with an error are named and left out, but with
+    --prune nothing changes. A repetition finishes what failed.
 
     \b
     cometmq cluster apply definitions.yaml --dry-run
@@ -114,7 +115,13 @@ def apply(
         raise CliError("--accept-loss needs --prune.", Exit.USAGE)
     if force and not prune:
         raise CliError("--force needs --prune.", Exit.USAGE)
-    wanted = Wanted(read_definitions(file), prune, accept_loss, force)
+    definitions, errors = read_definitions(file)
+    if errors and prune:
+        said = "".join(f"\n{each}" for each in errors)
+        raise CliError(f"{file} has errors, and --prune needs all of it:{said}", Exit.USAGE)
+    for what in errors:
+        click.echo(f"cometmq: {file}: {what}.", err=True)
+    wanted = Wanted(definitions, prune, accept_loss, force)
     with broker_groups(endpoint) as groups:
         found, unread = changes(groups, wanted)
         for name, error in unread:
@@ -122,11 +129,13 @@ def apply(
         rows = [each.row() for each in found]
         failed = [name for name, _ in unread]
         refusals = [each.refusal(groups) for each in found] if dry_run else []
-        if not rows and not failed and output == "table":
+        if not rows and not failed and not errors and output == "table":
             click.echo("The cluster has all definitions.")
             return
         plan: dict[str, object] = {} if rows else {"changes": []}
-        if go_on(plan, "Make these changes?", output, rows=rows, dry_run=dry_run, yes=yes):
+        if (rows or not errors) and go_on(
+            plan, "Make these changes?", output, rows=rows, dry_run=dry_run, yes=yes
+        ):
             failed += mend_all(groups, found, output)
     for each, why in zip(found, refusals, strict=False):
         if why:
@@ -140,6 +149,8 @@ def apply(
             "Not all definitions are applied.\nTo finish, run: "
             + running_command([name for name in names if name])
         )
+    if errors:
+        raise CliError(f"{file} has {len(errors)} errors. Correct it and repeat the command.")
 
 
 def mend_all(groups: BrokerGroups, found: Sequence[Difference], output: str) -> list[str]:
@@ -158,8 +169,8 @@ def mend_all(groups: BrokerGroups, found: Sequence[Difference], output: str) -> 
     return failed
 
 
-def read_definitions(file: Path) -> dict[str, Any]:
-    """Return the definitions of a file. Raises CliError."""
+def read_definitions(file: Path) -> tuple[dict[str, list[Definition]], list[str]]:
+    """Return the definitions of a file, and the errors of single objects. Raises CliError."""
     try:
         with click.open_file(str(file), "rb") as stream:
             data = stream.read(_BYTES_MAX + 1)

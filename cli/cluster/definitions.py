@@ -117,34 +117,42 @@ def _entry_of(section: Section, config: Any) -> dict[str, Any]:
     return {section.key: getattr(config, section.key), **kept}
 
 
-def definitions_of(document: Any) -> dict[str, list[Definition]]:
-    """Return the objects of the sections that a document has. Raises ValueError."""
+def definitions_of(document: Any) -> tuple[dict[str, list[Definition]], list[str]]:
+    """Return the objects of the sections that a document has, and what is wrong with the others.
+    Raises ValueError if it is not a document of definitions."""
     if not isinstance(document, Mapping):
         raise ValueError("a document of definitions is a mapping with 'version', 'topics', ...")
     titles = {section.title: section for section in SECTIONS}
     _check_names(document, ("version", *titles), "")
     if document.get("version") != VERSION:
         raise ValueError(f"'version' must be {VERSION}, but is {document.get('version')!r}")
-    return {
-        title: _definitions(section, document[title])
+    problems: list[str] = []
+    found = {
+        title: _definitions(section, document[title], problems)
         for title, section in titles.items()
         if document.get(title) is not None
     }
+    return found, problems
 
 
-def _definitions(section: Section, entries: Any) -> list[Definition]:
+def _definitions(section: Section, entries: Any, problems: list[str]) -> list[Definition]:
     if not isinstance(entries, list) or len(entries) > OBJECTS_MAX:
         raise ValueError(f"'{section.title}' must be a list of at most {OBJECTS_MAX} objects")
-    found: dict[str, Definition] = {}
+    found: dict[str, Definition | None] = {}
     for number, entry in enumerate(entries, 1):
         where = f"{section.title}, object {number}"
-        if not isinstance(entry, Mapping) or not isinstance(entry.get(section.key), str):
-            raise ValueError(f"{where}: a mapping with a text '{section.key}' is needed")
-        name = entry[section.key]
-        if not name or name in found:
-            raise ValueError(f"{where}: the name '{name}' is {'twice' if name else 'empty'}")
-        found[name] = _definition(section, name, entry)
-    return list(found.values())
+        try:
+            if not isinstance(entry, Mapping) or not isinstance(entry.get(section.key), str):
+                raise ValueError(f"{where}: a mapping with a text '{section.key}' is needed")
+            name = entry[section.key]
+            if not name or name in found:
+                found[name] = None  # none of the two is meant
+                raise ValueError(f"{where}: the name '{name}' is {'twice' if name else 'empty'}")
+            found[name] = None
+            found[name] = _definition(section, name, entry)
+        except ValueError as error:
+            problems.append(str(error))
+    return [each for each in found.values() if each is not None]
 
 
 def _definition(section: Section, name: str, entry: Mapping[str, Any]) -> Definition:

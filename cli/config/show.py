@@ -57,16 +57,19 @@ def show(
     """
     entries = _of_file(file, namesrv, strict) if file else _of_node(endpoint)
     known = {entry["key"] for entry in entries}
-    for key in keys:
-        if key not in known:
-            near = meant(key, known) or " `cometmq config list` shows all settings."
-            raise CliError(f"Unknown setting '{key}'.{near}", Exit.NOT_FOUND)
     rows = [
         {name: text for name, text in entry.items() if origin or changed or name != "origin"}
         for entry in sorted(entries, key=lambda entry: entry["key"])
         if (not keys or entry["key"] in keys) and (not changed or entry["origin"] != "default")
     ]
-    show_rows(rows, output, empty="All settings have their defaults.")
+    unknown = [key for key in keys if key not in known]
+    if rows or not unknown:
+        show_rows(rows, output, empty="All settings have their defaults.")
+    if unknown:
+        said = [f"Unknown setting '{key}'.{meant(key, known)}" for key in unknown]
+        if not any("Did you" in each for each in said):
+            said.append("`cometmq config list` shows all settings.")
+        raise CliError("\n".join(said), Exit.NOT_FOUND)
 
 
 @config.command("set")

@@ -53,6 +53,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "consume": (2, "Missing argument 'GROUP'"),
     "consume billing": (2, "cometmq consume billing TOPIC"),
     "config show flushDiskTyp": (4, "Did you mean flushDiskType?"),
+    "config show nothing flushDiskTyp": (4, "Unknown setting 'nothing'.\nUnknown setting 'flush"),
     "config set flushDiskType=SYNC_FLUSH": (1, "change broker.conf and restart"),
     "config set nonsense": (2, "is not KEY=VALUE"),
     "config set maxTopics=80000 maxTopics=90000": (2, "maxTopics is given twice"),

@@ -175,9 +175,6 @@ def test_a_dry_run_refuses_what_the_change_refuses(groups: TwoGroups, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 2}, "'version' must be 1, but is 2"),
-        ({"topic": []}, "there is no field 'topic'; did you mean 'topics'?"),
-        ({"topics": {}}, "'topics' must be a list"),
         ({"topics": [{"name": 7}]}, "topics, object 1: a mapping with a text 'name' is needed"),
         ({"topics": [{"name": "a"}, {"name": "a"}]}, "the name 'a' is twice"),
         ({"topics": [{"name": "a", "queues": 1}]}, "did you mean 'read_queues'?"),
@@ -193,11 +190,41 @@ def test_a_dry_run_refuses_what_the_change_refuses(groups: TwoGroups, tmp_path: 
         ({"users": [{"name": "u", "policies": [{"resource": "*"}]}]}, "a list 'actions'"),
     ],
 )
-def test_a_document_with_an_error_is_refused_with_its_place(
-    change: dict[str, Any], reason: str
-) -> None:
+def test_an_object_with_an_error_is_named_and_left_out(change: dict[str, Any], reason: str) -> None:
+    (section,) = change
+    key = "subject" if section == "quotas" else "name"
+    change[section].append({key: "User:good" if section == "quotas" else "good"})
+    found, (problem,) = definitions_of({"version": 1, **change})
+    assert [each.name.removeprefix("User:") for each in found[section]] == ["good"]
+    assert reason in problem
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": 2}, "'version' must be 1, but is 2"),
+        ({"topic": []}, "there is no field 'topic'; did you mean 'topics'?"),
+        ({"topics": {}}, "'topics' must be a list"),
+    ],
+)
+def test_what_is_no_document_of_definitions_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         definitions_of({"version": 1, **change})
+
+
+def test_a_file_with_an_error_is_applied_without_it_but_not_pruned(
+    groups: TwoGroups, tmp_path: Path
+) -> None:
+    topics = [{"name": "sound"}, {"name": "unsound", "queues": 1}, {"name": "odd", "type": "odd"}]
+    file = written(tmp_path / "errors.json", {"version": 1, "topics": topics})
+    refused = groups.run("cluster", "apply", file, "--prune", code=Exit.USAGE)
+    assert "topics, unsound: " in refused.stderr
+    assert "topics, odd: " in refused.stderr
+    applied = groups.run("cluster", "apply", file, code=Exit.FAILED)
+    assert "has 2 errors. Correct it and repeat the command." in applied.stderr
+    assert groups.json("topic", "describe", "sound")["read_queues"]
+    again = groups.run("cluster", "apply", file, code=Exit.FAILED)
+    assert "Create" not in again.stdout
 
 
 def test_a_file_that_is_no_document_is_refused(groups: TwoGroups, tmp_path: Path) -> None:
@@ -242,7 +269,7 @@ def test_an_exported_document_defines_the_same_objects(
     topics: list[v1.TopicConfig], group: v1.GroupConfig
 ) -> None:
     document = document_of({"topics": topics, "groups": [group], "users": [], "quotas": []})
-    read = definitions_of(yaml.safe_load("\n".join(yaml_lines(document))))
+    read, _ = definitions_of(yaml.safe_load("\n".join(yaml_lines(document))))
     assert [each.over(None) for each in read["topics"]] == topics
     (again,) = (each.over(None) for each in read["groups"])
     again.retry.SetInParent()
