@@ -47,6 +47,7 @@ def processes(ctx: click.Context, _parameter: click.Parameter, start: str) -> li
     data = Path(ctx.params.get("data") or of_parent or "data")
     try:
         answer = ask(socket_path(data), "status", "", 1.0)
-        return [row["name"] for row in answer["processes"] if row["name"].startswith(start)]
+        known = [row[key] for key in ("name", "replica") for row in answer["processes"]]
+        return [name for name in known if name and name.startswith(start)]
     except Exception:
         return []

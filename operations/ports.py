@@ -1,4 +1,4 @@
-"""What listens at an address that is not the client port of a broker: for the sentence of an error.
+"""What listens at an address that is not the port that was meant: for the sentence of an error.
 
 The calls need no rights: a port that knows the method answers, or refuses the caller.
 """
@@ -14,7 +14,7 @@ from ..proto import paths
 if TYPE_CHECKING:
     from .links import Links
 
-CLIENT_PORT = "the client port of a broker"
+CLIENT_PORT, NAMESERVER = "the client port of a broker", "the port of a nameserver"
 _TIMEOUT_S = 1.0
 _HTTP = b"GET /healthz HTTP/1.1\r\nHost: port\r\nConnection: close\r\n\r\n"
 
@@ -26,7 +26,7 @@ def kind_of_port(endpoint: str, links: Links) -> str:
     # A method of each kind of gRPC port that only it has.
     methods = {
         paths.REPLICA_STATUS: "a replication port",
-        paths.GET_CLUSTER: "the port of a nameserver",
+        paths.GET_CLUSTER: NAMESERVER,
         paths.DESCRIBE_CLUSTER: CLIENT_PORT,
     }
     first = endpoint.partition(";")[0]

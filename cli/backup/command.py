@@ -85,6 +85,7 @@ def verify(folder: Path) -> None:
     with _progress("Reading", total_bytes(manifest.groups)) as progress:
         check_files(folder, manifest, progress)
     _show(folder, manifest)
+    click.echo("Every file has its checksum.")
 
 
 @backup.command()

@@ -94,6 +94,12 @@ class Plan:
         """Return the effective value: the flag, or else the file's value."""
         return self.flags.get(flag) or self.file_values.get(KEYS[flag], "")
 
+    @property
+    def replica(self) -> str:
+        """The name by broker group and id, which stays right when roles change; empty for a
+        nameserver."""
+        return f"{self.group}-{self.file_values.get('brokerId', 0)}" if self.group else ""
+
     def arguments(self) -> list[str]:
         """Return the arguments of the `cometmq` command."""
         words = [self.subcommand]

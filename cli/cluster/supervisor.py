@@ -305,7 +305,8 @@ class Supervisor:
         of_group = f" of {group}" if len(self._groups) > 1 else ""
         if slot.child.name != shown.leading and self._banner_timer is None:
             shown.leading = slot.child.name
-            self._say(f"{slot.child.name} is the leader{of_group} now.")
+            replica = slot.child.plan.replica
+            self._say(f"{replica} ({slot.child.name}) is the leader{of_group} now.")
         if self._banner_timer is not None:
             self._show_banner_if_in_sync()
             return
@@ -405,7 +406,9 @@ class Supervisor:
 
     async def _restart_by_hand(self, name: str) -> dict[str, Any]:
         """Serve `cometmq up restart NAME`: stop the process if it runs, start it, wait for it."""
-        slot = self._slots.get(name)
+        slot = self._slots.get(name) or next(
+            (each for each in self._slots.values() if each.child.plan.replica == name), None
+        )
         if slot is None:
             known = ", ".join(self._slots)
             raise CliError(
@@ -425,7 +428,7 @@ class Supervisor:
             await slot.waiter
         finally:
             slot.waiter = None
-        return {"name": name, "pid": slot.child.pid, "ports": slot.child.plan.ports}
+        return {"name": slot.child.name, "pid": slot.child.pid, "ports": slot.child.plan.ports}
 
     async def _add_group(self, _: str) -> dict[str, Any]:
         """Serve `cometmq cluster add-group`: start one more broker group, wait until it serves."""
@@ -480,6 +483,7 @@ class Supervisor:
         return {
             "name": slot.child.name,
             "group": slot.child.plan.group,
+            "replica": slot.child.plan.replica,
             "role": slot.child.state.get("role") or slot.child.plan.role,
             "state": "ended" if slot.gone.is_set() else "serving" if slot.served else "starting",
             "process": None if slot.gone.is_set() else slot.child.pid,

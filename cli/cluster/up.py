@@ -256,6 +256,8 @@ _data_option = click.option(
 def restart(up_data: Path, name: str, data: Path | None) -> None:
     """Restart process NAME of a running cluster; returns when it is serving.
 
+    NAME is that of its directory in DATA, or of a broker's group and id, as `up status` shows.
+
     \b
     cometmq up restart slave --data ./data
     """
@@ -285,7 +287,10 @@ def status(up_data: Path, data: Path | None, output: str) -> int:
         click.echo("The cluster is ready." if answer["ready"] else "The cluster is starting.")
         print_table(
             [
-                {**row, "ports": ", ".join(f"{kind} {port}" for kind, port in row["ports"].items())}
+                {
+                    **{name: value for name, value in row.items() if name != "group"},
+                    "ports": ", ".join(f"{kind} {port}" for kind, port in row["ports"].items()),
+                }
                 for row in answer["processes"]
             ]
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...operations.connection import Connection, checked, failure
 from ...operations.errors import CliError, NotServedError
+from ...operations.ports import NAMESERVER, kind_of_port
 from ..links import connect
 
 #: What a command of these calls has in place of `--endpoint`.
@@ -78,6 +79,17 @@ class Calls:
             return None
         errors = self.errors.values()
         return next((error for error in errors if not isinstance(error, NotServedError)), None)
+
+    def why_none(self) -> CliError:
+        """Return the error of a call that no nameserver answered; it names another kind of port."""
+        address, error = next(iter(self.errors.items()))
+        kind = kind_of_port(address, self._calls[address][0].links)
+        if kind in ("", NAMESERVER):
+            return error
+        return CliError(
+            f"{address} is {kind}. Name a nameserver with --namesrv (9876 by default; `cometmq up`"
+            " prints it)."
+        )
 
     def _done(self, address: str, call: Any) -> None:
         """Enter the outcome of a call; runs in a thread of gRPC."""

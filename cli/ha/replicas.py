@@ -120,7 +120,7 @@ class Nameservers:
             calls.wait(CALL_S, lambda _: True)
             for address, answer in calls.answers.items():
                 return newest_only(members(address, answer, group))
-            raise next(iter(calls.errors.values()))
+            raise calls.why_none()
 
     def last_set(self, group: str) -> tuple[v1.InSyncSet | None, str]:
         """Return the in-sync set that the leader of a static group registered last; or None, and

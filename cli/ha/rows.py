@@ -76,7 +76,7 @@ def _views(reports: Calls, routes: Calls, group: str) -> list[GroupView]:
     best = [r for r in newest_reports(reports.answers, group) if r.state.version > 0]
     found = [GroupView(r.state.group, from_report(r), r) for r in best]
     if not routes.answers and not found:
-        raise next(iter(routes.errors.values()))
+        raise routes.why_none()
     led = {view.group for view in found}
     error = reports.failed()
     unreported = "" if error is None else str(error)

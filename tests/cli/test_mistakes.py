@@ -70,6 +70,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "up {data}": (2, "The directory is an option: cometmq up --data {data}"),
     "up statu": (2, "Did you mean one of: 'restart', 'status'"),
     "ha status --endpoint {ns}": (2, "Did you mean '--namesrv'?"),
+    "ha status --namesrv {client}": (1, "is the client port of a broker. Name a nameserver with"),
     "ha status --namesrv 127.0.0.1:1": (1, "or name a running nameserver with --namesrv."),
     "up --data {data}": (1, "or name another directory with --data"),
     "store ls {data}": (4, "DATA/NAME/store"),
@@ -120,6 +121,7 @@ def test_the_answer_to_a_mistake_names_what_helps(
     ports = cluster.node("single").ports
     places = {
         "data": str(cluster.data),
+        "client": f"127.0.0.1:{ports['client']}",
         "ns": f"127.0.0.1:{ports['namesrv']}",
         "ha": f"127.0.0.1:{ports['ha']}",
         "metrics": f"127.0.0.1:{ports['metrics']}",

@@ -311,8 +311,11 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
     unknown = cluster.run("up", "restart", "nobody", "--data", str(cluster.data), check=False)
     assert unknown.returncode == 4
     assert "The processes are namesrv, master, slave" in unknown.stderr
+    by_id = cluster.run("up", "restart", "broker-a-1", "--data", str(cluster.data)).stdout
+    assert by_id.startswith("slave is serving again")
     told = cluster.run("up", "status", *where).stdout
     assert "The cluster is ready." in told
+    assert "broker-a-1" in told
     pids = [node.pid for node in cluster.nodes()]
     assert all(str(pid) in told for pid in pids)
     assert cluster.run("up", "stop", *where).stdout == "Stopped.\n"
