@@ -1,6 +1,6 @@
 """`cometmq topic`: create, alter, delete, list and describe topics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -237,16 +237,20 @@ def list_topics(system: bool, endpoint: str, output: str) -> None:
 
 @topic.command()
 @click.argument("name", shell_complete=topics)
+@click.option("--lite-topics", default="", metavar="GLOB", help='Those of a parent; "*": all.')
 @broker_option
 @endpoint_option
 @output_option
-def describe(name: str, endpoint: str, output: str) -> None:
-    """Show topic NAME and the state of its queues.
+def describe(name: str, lite_topics: str, endpoint: str, output: str) -> None:
+    """Show topic NAME and the state of its queues, or with --lite-topics that of its lite topics.
+
+    A lite topic has a row for each group that has subscribed to it, the largest lag first.
 
     \b
     cometmq topic describe orders
+    cometmq topic describe chats --lite-topics "*"
     """
-    request = v1.DescribeTopicRequest(name=name)
+    request = v1.DescribeTopicRequest(name=name, lite_topics=lite_topics)
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
     found = answers(outcomes)
@@ -263,8 +267,29 @@ def describe(name: str, endpoint: str, output: str) -> None:
         for queue in answer.queues
     ]
     settings = merged((name, [topic_settings(answer.topic)]) for name, answer in found)
-    show_described(settings, {"queues": queues}, output)
+    if lite_topics:
+        lite = [row for broker, answer in found for row in _lite_rows(broker, answer)]
+        lite.sort(key=lambda row: (-(row["lag"] or 0), row["lite_topic"]))
+        show_rows(lite, output, empty=f"Topic {name} has no lite topic {lite_topics}.")
+    else:
+        show_described(settings, {"queues": queues}, output)
+        if any(answer.topic.message_type == TOPIC_TYPES["lite"] for _, answer in found):
+            click.echo('cometmq: Its lite topics and their lag: --lite-topics "*"', err=True)
     note_failures(outcomes)
+
+
+def _lite_rows(broker: str, answer: v1.DescribeTopicResponse) -> Iterator[dict[str, Any]]:
+    for lite in answer.lite_topics:
+        for group in lite.groups or (None,):
+            yield {
+                "lite_topic": lite.name,
+                "messages": lite.messages,
+                "last_write_ms": lite.last_store_ms,
+                "group": group.group if group is not None else "",
+                "lag": group.lag if group is not None else None,
+                "in_flight": group.in_flight if group is not None else None,
+                "broker": broker or answer.queues[0].broker,
+            }
 
 
 def _sums(found: Sequence[v1.TopicTraffic | None]) -> dict[str, Any]:

@@ -1,14 +1,21 @@
-"""Requests of every consumer: receive, acknowledge, change invisible time, dead-letter.
+"""Requests of every consumer: receive, acknowledge, change invisible time, dead-letter, subscribe
+to lite topics.
 
 Each function makes one request of the protocol and retries it where that has no side effect
 (docs/formats/grpc-api.md, sections 5.6-5.9). An acknowledgement goes to the endpoint that
 delivered the message; if it is unreachable, to the access point, which forwards it. Results of
 single messages are returned per message. An invalid receipt handle in a retry counts as success
 when the response to an earlier attempt was lost: that attempt used the handle.
+
+Brokers hold subscriptions to lite topics in memory and drop what is not repeated for a minute: the
+session repeats all names every 30 seconds, which also tells them to a new leader. A node passes
+them to all broker groups of the parent topic. An exclusive group takes a lite topic from a client
+when another one subscribes to it (section 5.13).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -16,17 +23,24 @@ from typing import TYPE_CHECKING
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
 from ..proto.short_polls import SHORT_POLL_METADATA
+from .base import Client
 from .errors import CometError, OutcomeUnknown, RequestRefused, refused
+from .filters import Filter
 from .message import Message, read_responses
 from .retrying import RetryableError
 from .session import Attempts
 
 if TYPE_CHECKING:
-    from .filters import Filter
     from .routes import Queue
     from .session import Session
     from .transport.addresses import Target
 
+logger = logging.getLogger(__name__)
+
+_LITE_TYPES = {
+    v2.PUSH_CONSUMER: v2.LITE_PUSH_CONSUMER,
+    v2.SIMPLE_CONSUMER: v2.LITE_SIMPLE_CONSUMER,
+}
 #: Added to the polling time: the deadline of the response.
 ANSWER_MARGIN_S = 3.0
 #: Brokers hold a poll at least this long, unless it is marked (`proto/short_polls.py`); Apache's
@@ -129,7 +143,11 @@ async def _acknowledge(
         group=session.resource(session.group), topic=session.resource(topic)
     )
     for message in messages:
-        request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
+        entry = request.entries.add(
+            message_id=message.message_id, receipt_handle=message.receipt_handle
+        )
+        if message.lite_topic:
+            entry.lite_topic = message.lite_topic
     attempts = Attempts()
     try:
         answer = await session.call_until_done(
@@ -171,6 +189,8 @@ async def change_invisible(
         message_id=message.message_id,
     )
     request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
+    if message.lite_topic:
+        request.lite_topic = message.lite_topic
     try:
         answer = await session.call_until_done(
             message.source,
@@ -195,6 +215,8 @@ async def forward_to_dead_letters(session: Session, message: Message, attempts_m
         delivery_attempt=message.attempt,
         max_delivery_attempts=attempts_max,
     )
+    if message.lite_topic:
+        request.lite_topic = message.lite_topic
     try:
         await session.call_until_done(
             message.source,
@@ -223,3 +245,80 @@ def fill_subscription(
         mine.subscriptions.add(topic=session.resource(topic), expression=wanted.proto())
     if wait_s is not None:
         mine.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
+
+
+class LiteTopics:
+    """The subscriptions of one consumer."""
+
+    def __init__(
+        self, session: Session, topics: dict[str, Filter], names: str | Iterable[str]
+    ) -> None:
+        """`topics` are the consumer's. Raises ValueError unless they are one parent topic."""
+        if list(topics.values()) != [Filter("*")]:
+            raise ValueError("lite topics need one topic, their parent, without a filter")
+        self._session = session
+        (self._parent,) = topics
+        self._names = dict.fromkeys([names] if isinstance(names, str) else names)
+
+    async def repeat(self) -> None:
+        """Tell all names to the brokers. Raises RequestRefused, ConnectionFailed."""
+        await self._sync(v2.COMPLETE_ADD, self._names)
+
+    async def add(self, name: str) -> None:
+        """Subscribe to a lite topic. Raises RequestRefused, ConnectionFailed."""
+        await self._sync(v2.PARTIAL_ADD, [name])
+        self._names[name] = None
+
+    async def remove(self, name: str) -> None:
+        """Unsubscribe from a lite topic. Raises RequestRefused, ConnectionFailed."""
+        self._names.pop(name, None)
+        await self._sync(v2.PARTIAL_REMOVE, [name])
+
+    def lost(self, name: str) -> None:
+        """Note that another client of the group has the lite topic now."""
+        logger.info("client.lite_topic_lost topic=%s lite_topic=%s", self._parent, name)
+        self._names.pop(name, None)
+
+    async def _sync(
+        self, action: v2.LiteSubscriptionAction.ValueType, names: Iterable[str]
+    ) -> None:
+        session = self._session
+        request = v2.SyncLiteSubscriptionRequest(
+            action=action,
+            topic=session.resource(self._parent),
+            group=session.resource(session.group),
+            lite_topic_set=names,
+        )
+        await session.call_until_done(
+            None, paths.SYNC_LITE_SUBSCRIPTION, request, v2.SyncLiteSubscriptionResponse
+        )
+
+
+class LiteConsumer(Client):
+    """A consumer of topics, or of the lite topics of one parent."""
+
+    _lite_topics: LiteTopics | None = None
+
+    def _take_lite_topics(
+        self, topics: dict[str, Filter], names: str | Iterable[str] | None
+    ) -> None:
+        """Make this a consumer of lite topics, unless `names` is None. Raises ValueError."""
+        if names is not None:
+            session = self._session
+            session.client_type = _LITE_TYPES[session.client_type]
+            lite = self._lite_topics = LiteTopics(session, topics, names)
+            session.on_refresh, session.on_lite_lost = lite.repeat, lite.lost
+
+    async def subscribe_lite(self, name: str) -> None:
+        """Receive the messages of a further lite topic: those sent from now on, if the group is
+        new to it. Raises RequestRefused, ConnectionFailed."""
+        await self._lite().add(name)
+
+    async def unsubscribe_lite(self, name: str) -> None:
+        """Receive no more messages of a lite topic. Raises RequestRefused, ConnectionFailed."""
+        await self._lite().remove(name)
+
+    def _lite(self) -> LiteTopics:
+        if self._lite_topics is None:
+            raise ValueError("the consumer was created without lite_topics")
+        return self._lite_topics

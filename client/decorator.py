@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import update_wrapper
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -71,6 +71,7 @@ def consumer(
     group: str,
     topics: Topics,
     concurrency: int = CONCURRENCY,
+    lite_topics: str | Iterable[str] | None = None,
     **options: Unpack[Options],
 ) -> Callable[[F], HandlerConsumer[F]]:
     """Decorate the handler of a push consumer: returning acknowledges, raising retries."""
@@ -83,6 +84,7 @@ def consumer(
                 group=group,
                 topics=topics,
                 concurrency=concurrency,
+                lite_topics=lite_topics,
                 **options,
             )
 

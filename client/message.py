@@ -83,6 +83,8 @@ class Message:
     receipt_handle: str = field(default="", repr=False)
     #: Endpoint that delivered the message and takes its acknowledgement.
     source: Target | None = field(default=None, repr=False)
+    #: Of a topic of type lite: the lite topic inside it.
+    lite_topic: str = ""
 
     @property
     def born_at(self) -> datetime | None:
@@ -155,6 +157,7 @@ def read_message(sent: v2.Message, broker: str = "", source: Target | None = Non
         corrupted=corrupted,
         receipt_handle=system.receipt_handle,
         source=source,
+        lite_topic=system.lite_topic,
     )
     if system.HasField("delivery_timestamp"):
         message.deliver_ms = _ms(system.delivery_timestamp)

@@ -64,6 +64,11 @@ class Outgoing:
         return self.header.group
 
     @property
+    def sequence(self) -> str:
+        """What keeps its order: the message group or the lite topic, or an empty text."""
+        return self.header.group or self.header.lite_topic
+
+    @property
     def kind(self) -> v2.MessageType.ValueType:
         """Type of the message."""
         return self.header.kind

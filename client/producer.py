@@ -123,7 +123,7 @@ class Producer(Client):
         """
         message = self._message(topic, body, message_id, extras)
         with self._tracked():
-            if message.group:
+            if message.sequence:
                 return await self._send_ordered(message, within)
             if self._linger_s and message.kind == v2.NORMAL:
                 return await (await self._batcher.add(message))
@@ -230,8 +230,8 @@ class Producer(Client):
         return await self._send(messages, None)
 
     async def _send_ordered(self, message: Outgoing, within: float | None) -> Receipt:
-        """Send after the previous send of the group: concurrent requests could be reordered."""
-        key = (message.topic, message.group)
+        """Send after the previous send of the sequence: concurrent requests could be reordered."""
+        key = (message.topic, message.sequence)
         previous = self._last_sends.get(key)
         mine = self._last_sends[key] = asyncio.get_running_loop().create_future()
 
@@ -256,7 +256,7 @@ class Producer(Client):
             try:
                 found.append(
                     await self._send_ordered(message, None)
-                    if message.group
+                    if message.sequence
                     else _unwrap(await self._send([message], None))
                 )
             except CometError as error:

@@ -21,15 +21,14 @@ import asyncio
 import contextvars
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, Unpack
 
 from ..proto import paths, v2
 from .ack_dispatcher import AckDispatcher
-from .base import Client
 from .clock import steady_s
-from .consuming import fill_subscription, receive
+from .consuming import LiteConsumer, fill_subscription, receive
 from .errors import CometError, NotFound
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all, is_coroutine
@@ -55,7 +54,7 @@ _IMMEDIATE_S = 0.05
 _CLOSE_S = 30.0
 
 
-class PushConsumer(Client):
+class PushConsumer(LiteConsumer):
     """Open it with `async with`, or with `start` and `close`."""
 
     def __init__(
@@ -67,10 +66,15 @@ class PushConsumer(Client):
         topics: Topics,
         concurrency: int = CONCURRENCY,
         cached: int = CACHED_MAX,
+        lite_topics: str | Iterable[str] | None = None,
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """A handler that is not a coroutine function runs in a thread."""
+        """A handler that is not a coroutine function runs in a thread.
+
+        `lite_topics` are those of one parent topic, each in its order; a group with
+        `lite.sub.wildcard` receives all, and takes an empty list.
+        """
         if concurrency < 1 or cached < 1:
             raise ValueError(
                 f"concurrency is {concurrency}, cached is {cached}: both must be at least 1"
@@ -82,6 +86,7 @@ class PushConsumer(Client):
         self._subscriptions = subscriptions(topics)
         self._interceptors = tuple(interceptors)
         self._session = Session(endpoints, v2.PUSH_CONSUMER, self._fill_settings, options, group)
+        self._take_lite_topics(self._subscriptions, lite_topics)
         self._session.on_settings = self._apply_settings
         self._policy = RetryPolicy()
         self._fifo: bool | None = None
@@ -217,7 +222,7 @@ class PushConsumer(Client):
             return
         chains: dict[str, list[Message]] = {}
         for message in messages:
-            chains.setdefault(message.group, []).append(message)
+            chains.setdefault(message.lite_topic or message.group, []).append(message)
         for chain in chains.values():
             self._run(self._handle_in_order(chain))
 
@@ -327,7 +332,8 @@ class PushConsumer(Client):
         subscription = settings.subscription
         self._policy = read_policy(settings.backoff_policy)
         if self._fifo is None:
-            self._fifo = subscription.fifo  # fixed by the first settings, as in official clients
+            # Fixed by the first settings, as in official clients.
+            self._fifo = subscription.fifo or self._lite_topics is not None
         batch = subscription.receive_batch_size
         self._batch = batch if batch > 0 else _BATCH
         poll_s = subscription.long_polling_timeout.ToMilliseconds() / 1000

@@ -86,8 +86,8 @@ async def send_together(
 
 async def _queue(session: Session, message: Outgoing) -> Queue:
     route = await session.route(message.topic)
-    if message.group:
-        queue = queue_of_group(route.writable, message.group)
+    if message.sequence:
+        queue = queue_of_group(route.writable, message.sequence)
     else:
         queue = next_queue(route.writable, route, session.isolation, steady_s())
     if queue is None:

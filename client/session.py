@@ -15,7 +15,7 @@ import math
 import os
 import platform
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
@@ -137,6 +137,10 @@ class Session:
         self.on_orphan: Callable[[Connection, v2.RecoverOrphanedTransactionCommand], Any] | None = (
             None
         )
+        #: Called at the end of a start and of each refresh: subscriptions to lite topics.
+        self.on_refresh: Callable[[], Awaitable[None]] | None = None
+        #: Called with a lite topic that another client has now.
+        self.on_lite_lost: Callable[[str], None] | None = None
         self._fill_settings = fill_settings
         self._caller = Caller(
             self.client_id, options.get("credentials"), self.namespace, local_date_time
@@ -199,6 +203,8 @@ class Session:
             text = f"{self.access_point} did not confirm the client's settings in time"
             reason = f": {self._stream_end}" if self._stream_end else ""
             raise ConnectionFailed(text + reason) from None
+        if self.on_refresh is not None:
+            await self.on_refresh()
 
     def _refuse(self, error: CometError) -> None:
         """End a start that waits; otherwise log."""
@@ -441,6 +447,8 @@ class Session:
                 self.on_settings(command.settings)
         elif kind == "recover_orphaned_transaction_command" and self.on_orphan is not None:
             await self.on_orphan(connection, command.recover_orphaned_transaction_command)
+        elif kind == "notify_unsubscribe_lite_command" and self.on_lite_lost is not None:
+            self.on_lite_lost(command.notify_unsubscribe_lite_command.lite_topic)
         elif kind == "reconnect_endpoints_command":
             connection.reopen()
         elif kind == "print_thread_stack_trace_command":
@@ -500,6 +508,8 @@ class Session:
                 # Keep the known route until the next refresh.
                 logger.info("client.route_not_refreshed topic=%s error=%s", topic, error)
         await self._drop_unused()
+        if self.on_refresh is not None:
+            await self.on_refresh()
 
     async def _drop_unused(self) -> None:
         used = {self.access_point}.union(*(route.targets() for route in self._routes.values()))

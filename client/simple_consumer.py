@@ -17,9 +17,15 @@ from collections.abc import Iterable, Sequence
 from typing import Self, Unpack
 
 from ..proto import v2
-from .base import Client
 from .clock import steady_s
-from .consuming import Refusals, acknowledge, change_invisible, fill_subscription, receive
+from .consuming import (
+    LiteConsumer,
+    Refusals,
+    acknowledge,
+    change_invisible,
+    fill_subscription,
+    receive,
+)
 from .errors import NotFound
 from .filters import Filter, Topics, subscriptions
 from .interceptors import Interceptor, call_all
@@ -36,7 +42,7 @@ _BATCH_MAX = 32
 _SLICE_S = 1.0
 
 
-class SimpleConsumer(Client):
+class SimpleConsumer(LiteConsumer):
     """Open it with `async with`, or with `start` and `close`."""
 
     def __init__(
@@ -46,15 +52,17 @@ class SimpleConsumer(Client):
         group: str,
         topics: Topics,
         wait: float = WAIT_S,
+        lite_topics: str | Iterable[str] | None = None,
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """`wait`: seconds that `receive` waits for a message."""
+        """`wait`: seconds that `receive` waits for a message. `lite_topics`: see `PushConsumer`."""
         self._subscriptions = subscriptions(topics)
         self._wait_s = wait
         self._interceptors = tuple(interceptors)
         self._turn = 0
         self._session = Session(endpoints, v2.SIMPLE_CONSUMER, self._fill_settings, options, group)
+        self._take_lite_topics(self._subscriptions, lite_topics)
 
     async def start(self) -> Self:
         """Connect. Raises ConnectionFailed or NotFound."""

@@ -254,12 +254,17 @@ class SimpleConsumer(Blocking[_simple.SimpleConsumer]):
     change_invisible = _blocking(_simple.SimpleConsumer.change_invisible)
     subscribe = _blocking(_simple.SimpleConsumer.subscribe)
     unsubscribe = _blocking(_simple.SimpleConsumer.unsubscribe)
+    subscribe_lite = _blocking(_simple.SimpleConsumer.subscribe_lite)
+    unsubscribe_lite = _blocking(_simple.SimpleConsumer.unsubscribe_lite)
 
 
 class PushConsumer(Blocking[_push.PushConsumer]):
     """`cometmq.PushConsumer`, with a handler that may block."""
 
     _class = _push.PushConsumer
+
+    subscribe_lite = _blocking(_push.PushConsumer.subscribe_lite)
+    unsubscribe_lite = _blocking(_push.PushConsumer.unsubscribe_lite)
 
 
 class PullConsumer(Blocking[_pull.PullConsumer]):

@@ -171,6 +171,8 @@ def _start(
     queues = route.message_queues
     if v2.DELAY in queues[0].accept_message_types:
         draft = replace(draft, delay_ms=0)
+    if v2.LITE not in queues[0].accept_message_types:
+        draft = replace(draft, lite_topic=None)
     writable = {queue.broker.name for queue in queues if queue.permission in _WRITABLE}
     broker = wanted.broker
     if broker not in writable:
@@ -212,4 +214,5 @@ def _draft(letter: Message, topic: str) -> Draft:
         {name: value for name, value in given if name not in FORBIDDEN_PROPERTIES and value},
         group=letter.group or None,
         priority=letter.priority,
+        lite_topic=letter.lite_topic or None,
     )

@@ -819,21 +819,82 @@ class DescribeTopicRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     broker: _builtins.str
+    lite_topics: _builtins.str
+    """list the lite topics of this parent that the glob matches"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         broker: _builtins.str = ...,
+        lite_topics: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "lite_topics", b"lite_topics", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeTopicRequest: _TypeAlias = DescribeTopicRequest  # noqa: Y015
+
+@_typing.final
+class LiteTopicGroup(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    lag: _builtins.int
+    """not consumed yet, including messages in flight"""
+    in_flight: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        lag: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "in_flight", b"in_flight", "lag", b"lag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicGroup: _TypeAlias = LiteTopicGroup  # noqa: Y015
+
+@_typing.final
+class LiteTopicStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    LAST_STORE_MS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    messages: _builtins.int
+    last_store_ms: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicGroup]:
+        """those that have subscribed to it"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        messages: _builtins.int = ...,
+        last_store_ms: _builtins.int = ...,
+        groups: _abc.Iterable[Global___LiteTopicGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "last_store_ms", b"last_store_ms", "messages", b"messages", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicStatus: _TypeAlias = LiteTopicStatus  # noqa: Y015
 
 @_typing.final
 class QueueStatus(_message.Message):
@@ -876,12 +937,17 @@ class DescribeTopicResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     @_builtins.property
     def topic(self) -> Global___TopicConfig: ...
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueStatus]: ...
+    @_builtins.property
+    def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicStatus]:
+        """by name"""
+
     def __init__(
         self,
         *,
@@ -889,10 +955,11 @@ class DescribeTopicResponse(_message.Message):
         message: _builtins.str = ...,
         topic: Global___TopicConfig | None = ...,
         queues: _abc.Iterable[Global___QueueStatus] | None = ...,
+        lite_topics: _abc.Iterable[Global___LiteTopicStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "lite_topics", b"lite_topics", "message", b"message", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

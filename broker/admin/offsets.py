@@ -11,7 +11,6 @@ that `lite_topics` matches is a queue of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from ..base.slices import Slices
 from ..maintenance.progress import NOT_CONSUMED
 from ..messages.validation import check_group, check_topic
 from ..metadata.tables import Topic
-from ..names.lite import bound_topic, is_lite_group, parse_queue
+from ..names.lite import bound_topic, is_lite_group, lite_topics
 from ..names.retry import queue_topics
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from ..pop.receive import PopService
     from ..visible.dispatch_pump import DispatchPump
 
-#: Of one reset: the answer has a row for each, 1 MiB in all.
-LITE_TOPICS_MAX = 10_000
 #: As a timestamp: the end of the queue, as in Apache's tools.
 _LATEST_TIME = -1
 
@@ -108,16 +105,11 @@ class OffsetAdmin:
             raise _bad(f"group {request.group} consumes the lite topics of {parent}: name {parent}")
         if request.HasField("queue_id"):
             raise _bad("a lite topic has one queue: name lite topics instead of a queue")
-        count = 0
-        for name in self._store.queue_table.lmqs():
-            found, lite = parse_queue(name) or ("", "")
-            if found == parent and fnmatchcase(lite, request.lite_topics or "*"):
-                count += 1
-                if count > LITE_TOPICS_MAX:
-                    text = f"over {LITE_TOPICS_MAX} lite topics: name fewer by a pattern"
-                    raise WireError(v2.TOO_MANY_REQUESTS, text)
-                yield self._change(request.group, name, 0, self._target(request, name, 0))
-        if not count:
+        queue = None
+        wanted = request.lite_topics or "*"
+        for _, queue in lite_topics(self._store.queue_table.lmqs(), parent, wanted):
+            yield self._change(request.group, queue, 0, self._target(request, queue, 0))
+        if queue is None:
             pattern = f" that matches {request.lite_topics}" if request.lite_topics else ""
             raise WireError(v2.TOPIC_NOT_FOUND, f"topic {parent} has no lite topic{pattern}")
 

@@ -30,7 +30,7 @@ from ..metadata.tables import (
     is_internal_topic,
     type_name,
 )
-from ..names.lite import is_parent
+from ..names.lite import bound_topic, is_parent, lite_topics
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .pages import names_behind, size_of
 
@@ -228,7 +228,21 @@ class TopicAdmin:
             message="OK",
             topic=topic_message(topic),
             queues=await self._status.queue_status(topic),
+            lite_topics=await self._lite_topics(topic.name, request.lite_topics),
         )
+
+    async def _lite_topics(self, parent: str, wanted: str) -> list[v1.LiteTopicStatus]:
+        """Return the lite topics of a parent that a glob matches, with the groups that read them.
+        Raises WireError."""
+        found: list[v1.LiteTopicStatus] = []
+        groups = [one for one in self._metadata.groups.values() if bound_topic(one) == parent]
+        slices = Slices(self._clock)
+        for name, queue in lite_topics(self._store.queue_table.lmqs(), parent, wanted):
+            row = self._status.lite_topic(name, queue)
+            row.groups.extend(self._progress.of_lite_topic(queue, groups))
+            found.append(row)
+            await slices.pause()
+        return sorted(found, key=lambda row: row.name)
 
     def _check_name(self, name: str) -> None:
         check_classic_topic(name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..base.runtime import Runtime
     from ..clients.registry import Client, ClientRegistry
-    from ..metadata.tables import Metadata
+    from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..visible.dispatch_pump import DispatchPump
 
@@ -125,6 +125,16 @@ class ConsumerProgress:
                     start = self._store.reader.offset_by_position(queue, 0, since)
                     yield group, self.queue_row(queue, group, 0, start)
                 await slices.pause()
+
+    def of_lite_topic(self, queue: str, groups: Iterable[Group]) -> Iterator[v1.LiteTopicGroup]:
+        """Yield the progress of the groups that have subscribed to a lite topic."""
+        for known in groups:
+            offset = self._offsets.get(queue, known.name, 0)
+            if offset is None and known.lite_since >= 0:
+                offset = self._store.reader.offset_by_position(queue, 0, known.lite_since)
+            if offset is not None:
+                row = self.queue_row(queue, known.name, 0, offset)
+                yield v1.LiteTopicGroup(group=known.name, lag=row.lag, in_flight=row.in_flight)
 
     async def group_queues(
         self, group: str, topic: str = "", rows_max: int = ROWS_MAX

@@ -90,6 +90,12 @@ class BrokerStatus:
             sent_per_s=self._traffic.sent_per_s(topic.name),
         )
 
+    def lite_topic(self, name: str, queue: str) -> v1.LiteTopicStatus:
+        """A lite topic, without the groups that read it."""
+        first, end = self._store.min_offset(queue, 0), self._store.max_offset(queue, 0)
+        last_ms = self._last_store_ms(queue, 0, end)
+        return v1.LiteTopicStatus(name=name, messages=end - first, last_store_ms=last_ms)
+
     def _last_store_ms(self, topic: str, queue_id: int, end: int) -> int:
         if end <= self._store.min_offset(topic, queue_id):
             return 0

@@ -7,10 +7,12 @@ attribute `lite.bind.topic` names the one parent whose lite topics the group con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from ...proto import v2
+from ...proto.errors import WireError
 from ...store.format.topic_names import LMQ_PREFIX
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _PREFIX = LMQ_PREFIX + _SEPARATOR
 _QUOTA = 2_000
 _EVENTS_MAX = 400
 _MINUTE_MS = 60_000
+#: Of one list or reset: the answer has a row for each, 1 MiB in all.
+LITE_TOPICS_MAX = 10_000
 
 
 def queue_of(parent: str, lite: str) -> str:
@@ -39,6 +43,20 @@ def parse_queue(name: str) -> tuple[str, str] | None:
         return None
     parent, _, lite = name[len(_PREFIX) :].partition(_SEPARATOR)
     return (parent, lite) if parent and lite else None
+
+
+def lite_topics(queues: Iterable[str], parent: str, wanted: str) -> Iterator[tuple[str, str]]:
+    """Yield name and queue of the lite topics of a parent that a glob matches. Raises WireError
+    beyond what one answer lists."""
+    count = 0
+    for queue in queues if wanted else ():
+        found, lite = parse_queue(queue) or ("", "")
+        if found == parent and fnmatchcase(lite, wanted):
+            count += 1
+            if count > LITE_TOPICS_MAX:
+                text = f"over {LITE_TOPICS_MAX} lite topics: name fewer by a pattern"
+                raise WireError(v2.TOO_MANY_REQUESTS, text)
+            yield lite, queue
 
 
 def is_lite_queue(name: str) -> bool:

@@ -3,16 +3,17 @@
 The access point calls `locate` for every call of a client (a forwarded call is never forwarded
 again) and `unreachable` when the owner does not answer. Rules (docs/formats/ha.md, rule R10): the
 group is the one that the request names (a queue's broker, a receipt handle), else a group that has
-the topic, this one first (for sends, one in which the topic is writable); its leader owns the
-request. Without a leader a follower serves reads from its own log, and writes are held until a
-leader exists or the deadline is near. While a group is absent, a topic that no group has may be
-there: the answer is "try again" and not "does not exist". A write is held for as long as the
-nameservers, which have restarted, wait for the group.
+the topic, this one first; for sends one in which the topic is writable, and that of the lite topic.
+Its leader owns the request. Without a leader a follower serves reads from its own log, and writes
+are held until a leader exists or the deadline is near. While a group is absent, a topic that no
+group has may be there: the answer is "try again" and not "does not exist". A write is held for as
+long as the nameservers, which have restarted, wait for the group.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 from ...front.access_point import UNKNOWN
 from ...proto import paths, v2
@@ -22,6 +23,7 @@ from ..access.rights import CHANGES
 from ..cold.cold_reads import COLD_READS
 from ..metadata.tables import PERM_WRITE
 from ..names.handles import decode_handle
+from ..names.lite import is_parent
 from ..names.recall_handle import decode_recall_handle
 from ..transactions.records import parse_id
 
@@ -286,8 +288,11 @@ class RequestRouter:
             return None
         known = self._metadata.topic(topic)
         if known is not None:
-            is_send = path == paths.SEND_MESSAGE
-            return self._writable_elsewhere(known) if is_send and not known.writable else None
+            if path != paths.SEND_MESSAGE:
+                return None
+            if not known.writable:
+                return self._writable_elsewhere(known)
+            return self._of_lite_topic(known, request) if is_parent(known) else None
         if topic in view.own().topics:
             return None
         others = view.others_with(topic)
@@ -320,6 +325,17 @@ class RequestRouter:
             if group.topics[topic.name].perm & PERM_WRITE:
                 return group
         return None
+
+    def _of_lite_topic(self, parent: Topic, request: Any) -> GroupView | None:
+        """Return the group that has a lite topic, if it is another one: a lite topic is in one of
+        the groups, which proxies choose in the same way (`broker/proxy/base/owners.py`)."""
+        view = self._cluster
+        others = view.others_with(parent.name)
+        takers = [one.name for one in others if one.topics[parent.name].perm & PERM_WRITE]
+        names = sorted((view.own_group, *takers))
+        lite = request.messages[0].system_properties.lite_topic
+        name = names[crc32(lite.encode()) % len(names)]
+        return None if name == view.own_group else view.group(name)
 
     def _owner_of_other(self, group: GroupView, path: str) -> str:
         """Return HOST:PORT of a replica of another group, or UNKNOWN. Raises WireError."""

@@ -229,15 +229,19 @@ class TestBroker:
     # Topics and groups.
 
     def create_topic(self, name: str, *, type: str = "normal", queues: int = 4) -> str:
-        """Create a topic: normal, fifo, delay, transaction, priority. Returns its name."""
+        """Create a topic: normal, fifo, delay, transaction, priority, lite. Returns its name."""
         kind = v2.MessageType.Value(type.upper())
         request = v1.CreateTopicRequest(name=name, message_type=kind, queues=queues)
         self.call(paths.CREATE_TOPIC, request)
         return name
 
-    def create_group(self, name: str, *, order: bool = False, max_attempts: int = 0) -> str:
-        """Create a consumer group. Returns its name."""
+    def create_group(
+        self, name: str, *, order: bool = False, max_attempts: int = 0, parent: str = ""
+    ) -> str:
+        """Create a consumer group, with `parent` of that topic's lite topics. Returns its name."""
         request = v1.CreateGroupRequest(name=name, orderly=order, max_attempts=max_attempts)
+        if parent:
+            request.attributes.append(f"+lite.bind.topic={parent}")
         self.call(paths.CREATE_GROUP, request)
         return name
 

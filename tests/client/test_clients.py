@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import cometmq
-from cometmq.client.errors import BadRequest, Closed, NotFound
+from cometmq.client.errors import BadRequest, Closed, NotFound, RequestRefused
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 from .conftest import Make
@@ -417,3 +418,71 @@ async def test_clients_survive_the_death_and_restart_of_the_master(new_cluster: 
                 await consumer.ack_all(some)
                 seen |= {one.body for one in some}
     assert seen == {b"before", b"during", b"after"}
+
+
+def lite_parent(cluster: Cluster, new_topic: Make, new_group: Make) -> tuple[str, str]:
+    """Create a topic of lite topics, and a group that is bound to it."""
+    parent, group = new_topic(kind="lite"), new_group()
+    bind = ("--attribute", f"+lite.bind.topic={parent}")
+    cluster.run("group", "alter", group, *bind, "--endpoint", cluster.endpoints)
+    return parent, group
+
+
+async def test_a_consumer_receives_its_lite_topics_in_order_and_the_list_shows_their_lag(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    parent, group = lite_parent(shared_cluster, new_topic, new_group)
+    endpoints, got = shared_cluster.endpoints, asyncio.Queue[cometmq.Message]()
+    bodies: dict[str, list[bytes]] = {"a": [], "b": []}
+
+    async def taken(count: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(count):
+                message = await got.get()
+                bodies[message.lite_topic].append(message.body)
+
+    async with (
+        cometmq.Producer(endpoints) as producer,
+        cometmq.PushConsumer(
+            endpoints, got.put, group=group, topics=parent, lite_topics="a"
+        ) as consumer,
+    ):
+        await consumer.subscribe_lite("b")
+        for number in range(5):
+            for name in ("a", "b", "unread"):
+                await producer.send(parent, b"%d" % number, lite_topic=name)
+        await taken(10)
+        assert bodies == {name: [b"%d" % number for number in range(5)] for name in ("a", "b")}
+        await consumer.unsubscribe_lite("b")
+        for name in ("b", "a"):
+            await producer.send(parent, b"last", lite_topic=name)
+        await taken(1)
+        assert bodies["a"][-1] == b"last"
+        with pytest.raises(RequestRefused, match="lite"):
+            await consumer.subscribe_lite("no such name!")
+    lite = ("topic", "describe", parent, "--lite-topics", "*", "-o", "json")
+
+    def lags() -> dict[str, tuple[int, int | None]]:
+        rows = json.loads(shared_cluster.run(*lite, "--endpoint", endpoints).stdout)
+        return {row["lite_topic"]: (row["messages"], row["lag"]) for row in rows}
+
+    wanted = {"a": (6, 0), "b": (6, 1), "unread": (5, None)}
+    wait_until("the acknowledgements are counted", lambda: lags() == wanted, WAIT_S)
+
+
+async def test_a_simple_consumer_receives_lite_topics(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    parent, group = lite_parent(shared_cluster, new_topic, new_group)
+    endpoints = shared_cluster.endpoints
+    async with (
+        cometmq.SimpleConsumer(
+            endpoints, group=group, topics=parent, lite_topics=["a"]
+        ) as consumer,
+        cometmq.Producer(endpoints) as producer,
+    ):
+        await producer.send(parent, b"x", lite_topic="a")
+        (got,) = await receive_all(consumer, 1)
+        assert (got.body, got.lite_topic, got.type) == (b"x", "a", "lite")
+    with pytest.raises(ValueError, match="one topic, their parent"):
+        cometmq.SimpleConsumer(endpoints, group=group, topics=["t", "u"], lite_topics=["a"])

@@ -18,6 +18,7 @@ TOPICS = {
     "later": "delay",
     "payments": "transaction",
     "ranked": "priority",
+    "chats": "lite",
 }
 PROGRAMS = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
 
@@ -27,6 +28,7 @@ def broker() -> Iterator[TestBroker]:
     with TestBroker() as made:
         for name, kind in TOPICS.items():
             made.create_topic(name, type=kind)
+        made.create_group("readers", parent="chats")
         yield made
 
 

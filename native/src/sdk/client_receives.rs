@@ -40,6 +40,7 @@ struct Received<'a> {
     trace_context: &'a str,
     dead_letter_of: &'a str,
     priority: Option<i32>,
+    lite_topic: &'a str,
 }
 
 /// Makes messages of responses.
@@ -109,7 +110,7 @@ impl MessageReader {
         let kind = usize::try_from(received.message_type).ok();
         let kind = kind.and_then(|number| self.type_names.get(number));
         let kind = kind.or(self.type_names.first()).map_or("", String::as_str);
-        let fields: [Bound<'py, PyAny>; 21] = [
+        let fields: [Bound<'py, PyAny>; 22] = [
             PyString::new(py, received.topic).into_any(),
             PyBytes::new(py, received.body).into_any(),
             PyString::new(py, received.message_id).into_any(),
@@ -131,6 +132,7 @@ impl MessageReader {
             corrupted.into_pyobject(py)?.to_owned().into_any(),
             PyString::new(py, received.receipt_handle).into_any(),
             source.clone(),
+            PyString::new(py, received.lite_topic).into_any(),
         ];
         self.message_class.bind(py).call1(PyTuple::new(py, fields)?)
     }
@@ -193,7 +195,7 @@ fn read_system<'a>(found: &mut Received<'a>, data: &'a [u8]) -> Result<(), Unusu
             (6, Value::Number(number)) => found.message_type = number as i32,
             (7, Value::Bytes(data)) => found.born_ms = time_ms(data)?,
             (9, Value::Bytes(data)) => found.stored_ms = time_ms(data)?,
-            (8 | 10 | 21, Value::Bytes(data)) => _ = text(data)?, // hosts, lite topic
+            (8 | 10, Value::Bytes(data)) => _ = text(data)?, // hosts
             (11, Value::Bytes(data)) => found.deliver_ms = time_ms(data)?,
             (12, Value::Bytes(data)) => found.receipt_handle = text(data)?,
             (13, Value::Number(number)) => found.queue_id = number as i32,
@@ -203,6 +205,7 @@ fn read_system<'a>(found: &mut Received<'a>, data: &'a [u8]) -> Result<(), Unusu
             (17, Value::Bytes(data)) => found.group = text(data)?,
             (18, Value::Bytes(data)) => found.trace_context = text(data)?,
             (20, Value::Bytes(data)) => found.dead_letter_of = texts(data)?[0],
+            (21, Value::Bytes(data)) => found.lite_topic = text(data)?,
             (22, Value::Number(number)) => found.priority = Some(number as i32),
             _ => return Err(Unusual),
         }

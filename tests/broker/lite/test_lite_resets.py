@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.admin import offsets
+from cometmq.broker.names import lite as lite_names
 from cometmq.broker.names.lite import queue_of
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.lite_desk import ADD, PARENT, Lite, lite
@@ -95,7 +95,7 @@ async def test_a_reset_that_would_have_no_effect_is_refused(
 async def test_a_reset_of_too_many_lite_topics_is_refused_before_any_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets, "LITE_TOPICS_MAX", 1)
+    monkeypatch.setattr(lite_names, "LITE_TOPICS_MAX", 1)
     async with lite(tmp_path) as one:
         await consumed(one, "a", "b")
         answer = await answered(one, edge=EARLIEST)

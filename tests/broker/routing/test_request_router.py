@@ -11,7 +11,7 @@ from cometmq.broker.base.cluster_view import ClusterView
 from cometmq.broker.base.leadership import Leadership
 from cometmq.broker.cold.cold_reads import ColdReads
 from cometmq.broker.lite.fanout import LiteFanout
-from cometmq.broker.metadata.tables import Metadata
+from cometmq.broker.metadata.tables import Metadata, Topic
 from cometmq.broker.routing.request_router import RequestRouter
 from cometmq.front.access_point import UNKNOWN
 from cometmq.front.context import RequestContext
@@ -114,3 +114,24 @@ def test_a_topic_that_may_be_in_a_group_that_is_not_up_is_not_denied() -> None:
     found._leadership.is_leader, found._leadership.pausing = True, False
     found._metadata.topic.return_value = object()  # type: ignore[attr-defined]
     assert locate(found, paths.RECEIVE_MESSAGE, request) is None, "it is here"
+
+
+def test_a_lite_topic_is_in_one_group_wherever_it_is_sent_to() -> None:
+    parent = Topic("t", 1, 1, message_type=v2.LITE)
+    request = v2.SendMessageRequest(messages=[v2.Message(topic=v2.Resource(name="t"))])
+    owners: dict[str, list[str | None]] = {}
+    for own in ("a", "b"):
+        view = ClusterView(own, Time())
+        leaders = {"a": member(0, 10, leader=True), "b": member(0, 20, leader=True)}
+        view.update("ns", [group(name, leaders[name], topics=("t",)) for name in ("a", "b")])
+        found = router()
+        found._cluster = view
+        found._metadata.topic.return_value = parent  # type: ignore[attr-defined]
+        found._leadership.is_leader, found._leadership.pausing = True, False
+        for lite in map(str, range(20)):
+            request.messages[0].system_properties.lite_topic = lite
+            at = locate(found, paths.SEND_MESSAGE, request)
+            owners.setdefault(lite, []).append(at or f"here: {own}")
+    here = {"10.0.0.1:10": "here: a", "10.0.0.1:20": "here: b"}
+    assert all(len({here.get(at, at) for at in each if at}) == 1 for each in owners.values())
+    assert len({each[0] for each in owners.values()}) == 2
