@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
 
 AGAIN_S = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
+README = _ROOT / "README.md"
 #: (page, line of the page, what the line says instead of its placeholders, part of the output).
 _LINES: tuple[tuple[str, str, dict[str, str], str], ...] = (
     ("README.md", "topic create orders --queues 8", {}, "Created topic orders"),
@@ -132,6 +136,10 @@ _STORE_LINES: tuple[tuple[str, str, dict[str, str], str], ...] = (
 )
 
 
+#: The programs of the README, with a part of what each prints.
+_PROGRAMS = {"from rocketmq import": "01", "import cometmq": "b'hello'"}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with temporary("--controller") as found:
@@ -144,9 +152,32 @@ def test_the_commands_of_the_guides_do_what_they_say(cluster: Cluster) -> None:
     places = {"ENDPOINT": cluster.address("master"), "STORE": "data/master/store"}
     for row in _LINES:
         run(cluster, row, places)
+    for program in re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S):
+        run_program(cluster, program)
     cluster.stop()
     for row in _STORE_LINES:
         run(cluster, row, places)
+
+
+def run_program(cluster: Cluster, program: str) -> None:
+    """Run a program of the README until it prints what it should, then press Ctrl-C."""
+    (wanted,) = (told for start, told in _PROGRAMS.items() if program.startswith(start))
+    addresses = "127.0.0.1:8081;127.0.0.1:8083", "127.0.0.1:8081"
+    for address in addresses:
+        program = program.replace(f'"{address}"', f'"{cluster.endpoints}"')
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        env={**os.environ, "HOME": str(cluster.data.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        try:
+            assert any(wanted in line for line in running.stdout)
+            running.send_signal(signal.SIGINT)
+            running.wait(60)
+        finally:
+            running.kill()
 
 
 def run(
