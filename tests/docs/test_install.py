@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,17 +10,19 @@ import tomllib
 import venv
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from cometmq import __version__
+from cometmq.tests.harness.cluster import Cluster
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = (_ROOT / "docs" / "install.md").read_text()
 
 
-#: Imports every command of the package, and what the console serves.
+#: Imports every command of the package, and what the console serves; runs the given commands.
 _WALK = """
-import click
+import click, shlex, sys
 from cometmq.cli.root import cli
 import cometmq.console.server, cometmq.console.views
 
@@ -31,8 +34,20 @@ def walk(command):
 
 walk(cli)
 cometmq.console.views.templates("", allow_changes=True).get_template("overview.html")
+for line in sys.argv[1:]:
+    print("==", line)
+    cli.main(shlex.split(line), standalone_mode=False)
 print("done")
 """
+#: One command of each noun that can be called beside a cluster of `up`.
+_NOUNS = (
+    *("topic create t --queues 1", "group create g", "client list", "offset reset g t earliest"),
+    *("message send t x", "top --once", "dlq ls", "timer ls", "consume g t --count 1"),
+    *("cluster describe", "backup create saved", "context list"),
+    *("user create u", "acl create --user u --resource Topic:t --actions Pub", "auth dev-ca n=::1"),
+    *("quota set User:u --messages 5", "cheat", "healthcheck", "doctor", "config show --changed"),
+    *("store ls data/single/store", "help topic", "version", "completion bash", "up status"),
+)
 
 
 def block(section: str) -> str:
@@ -82,11 +97,25 @@ def test_the_lines_of_an_install_work_in_a_clone(section: str, tmp_path: Path) -
     )
     assert "flushDiskType" in printed.stdout, printed.stderr
     # Outside of the repository: the package has the module of every command, and the console.
+    cluster = Cluster(tmp_path / "data", "--single").start()
     walked = subprocess.run(
-        [home / "bin" / "python", "-P", "-c", _WALK],
+        [home / "bin" / "python", "-P", "-c", _WALK, *_NOUNS],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
     )
-    assert (walked.returncode, walked.stdout) == (0, "done\n"), walked.stderr
+    cluster.stop()
+    assert walked.stdout.endswith("done\n"), walked.stdout + walked.stderr
+    # Spark is that of the tests: its installation takes minutes.
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "spark.pth").write_text(f"{Path(pyspark.__file__).parents[1]}\n")
+    verified = subprocess.run(
+        [home / "bin" / "cometmq", "pipeline", "verify", "data/single/store", "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["records"] > 0
