@@ -144,7 +144,7 @@ def restore(
         to.members(manifest)
         with _progress("Restoring", total_bytes(manifest.groups)) as progress:
             restore_up(folder, manifest, to, progress)
-        click.echo(f"Restored {data}. Start the cluster: cometmq up --data {data}")
+        click.echo(f"The backup is in {data}. Start the cluster: cometmq up --data {data}")
     elif store is not None:
         _restore_store(folder, manifest, broker, store)
 
@@ -157,7 +157,7 @@ def _restore_store(folder: Path, manifest: Manifest, broker: str, store: Path) -
     group = manifest.groups[names.index(chosen)]
     with _progress("Restoring", total_bytes([group])) as progress:
         restore_store(folder, group, store, progress)
-    click.echo(f"Restored {store}. The broker.conf of the replica needs:")
+    click.echo(f"The backup is in {store}. The broker.conf of the replica needs:")
     click.echo(f"brokerClusterName={manifest.cluster}")
     click.echo(f"brokerName={group.broker}")
     click.echo(f"mappedFileSizeCommitLog={group.segment_size}")

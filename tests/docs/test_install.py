@@ -48,6 +48,7 @@ _NOUNS = (
     *("quota set User:u --messages 5", "cheat", "healthcheck", "doctor", "config show --changed"),
     *("store ls data/single/store", "help topic", "version", "completion bash", "up status"),
 )
+_SPARK = ("--master", "local[1]", "--driver-memory", "512m", "-o", "json")
 
 
 def block(section: str) -> str:
@@ -111,7 +112,7 @@ def test_the_lines_of_an_install_work_in_a_clone(section: str, tmp_path: Path) -
     (site,) = home.glob("lib/python*/site-packages")
     (site / "spark.pth").write_text(f"{Path(pyspark.__file__).parents[1]}\n")
     verified = subprocess.run(
-        [home / "bin" / "cometmq", "pipeline", "verify", "data/single/store", "-o", "json"],
+        [home / "bin" / "cometmq", "pipeline", "verify", "data/single/store", *_SPARK],
         capture_output=True,
         text=True,
         check=False,

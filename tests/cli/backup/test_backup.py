@@ -132,7 +132,7 @@ def test_a_restored_cluster_has_the_same_messages_and_groups_continue(
     assert refused.returncode == Exit.USAGE and "give --token-file" in refused.stderr
     token = str(cluster.data / "cluster-token")
     told = cluster.run(*words, "--token-file", token).stdout
-    assert told == f"Restored {data}. Start the cluster: cometmq up --data {data}\n"
+    assert told == f"The backup is in {data}. Start the cluster: cometmq up --data {data}\n"
     assert (data / "master-b" / "store" / "commitlog" / f"{0:020d}").stat().st_size == SEGMENT
 
     again = Cluster(data, segment_size=None, controller=True)
