@@ -33,6 +33,16 @@ def help_of(arguments: list[str]) -> str | None:
     return rest.partition("\f")[0] if found else None
 
 
+def commands_of(word: str) -> list[str]:
+    """Return the commands whose last word this is, as `message send` for `send`."""
+    try:
+        with open(FILE, encoding="utf-8") as file:
+            heads = [part.partition("\n")[0] for part in file.read().split("\f")]
+    except OSError:
+        return []
+    return [head for head in heads if head.split()[1:] == [word]]
+
+
 def joined(texts: dict[tuple[str, ...], str]) -> str:
     """Return the content of the file; keys are the words of the commands."""
     return "".join(f"{_head(words)}{text}" for words, text in texts.items()) + "\f"

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import click
+from click.exceptions import NoSuchCommand
 
 from ..operations.errors import CliError, Exit
+from .help_texts import commands_of
 from .lazy_group import LazyGroup
 from .main import ALIASES, COMMANDS
 
@@ -15,6 +17,12 @@ from .main import ALIASES, COMMANDS
 _ADDRESS_OPTIONS = ("--endpoint", "--namesrv")
 #: The ends of answers to values that a broker does not accept.
 _BAD_VALUES = ("(BAD_REQUEST)", "(ILLEGAL_TOPIC)", "(ILLEGAL_CONSUMER_GROUP)")
+#: The ends of answers about what does not exist, and where to look.
+_LISTS = {
+    "(TOPIC_NOT_FOUND)": "`cometmq topic list` shows those that exist.",
+    "does not exist (NOT_FOUND)": "`cometmq user list` shows the users.",
+    "has no quota (NOT_FOUND)": "`cometmq quota list` shows the quotas.",
+}
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -55,7 +63,7 @@ def run() -> int:
         _print_error(f"{error}{_next_step(error)}")
         return error.code
     except click.ClickException as error:
-        (_of_another_address(error) or error).show()
+        (_of_another_address(error) or _of_a_noun(error) or error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -79,10 +87,15 @@ def run() -> int:
 def _next_step(error: CliError) -> str:
     """Return where to read how the running command is used, if its error does not say more."""
     text = str(error)
-    if text.endswith("(TOPIC_NOT_FOUND)"):
-        return ". `cometmq topic list` shows those that exist."
-    is_usage = error.code is Exit.USAGE or text.endswith(_BAD_VALUES)
-    if not is_usage or "cometmq " in text:
+    for end, sentence in _LISTS.items():
+        if text.endswith(end):
+            return f". {sentence}"
+    is_mistake = (
+        error.code in (Exit.USAGE, Exit.NOT_FOUND)
+        or text.endswith(_BAD_VALUES)
+        or text.startswith("BAD_REQUEST")
+    )
+    if not is_mistake or "cometmq " in text or "Did you mean" in text:
         return ""
     end = "" if text.endswith((".", "?")) else "."
     return f"{end} See `{' '.join(['cometmq', *_called()])} --help`."
@@ -113,7 +126,7 @@ def _parsed() -> Iterator[tuple[str, click.Command, dict[str, Any]]]:
         try:
             values, given, _ = command.make_parser(context).parse_args([*given])
         except click.UsageError:
-            return
+            values, given = {}, []
         finally:
             for option in single:
                 option.multiple = False
@@ -144,6 +157,23 @@ def _of_another_address(error: click.ClickException) -> click.ClickException | N
         return None
     text = f"{error.message} Did you mean '{found[0]}'?"
     return click.NoSuchOption(error.option_name, text, ctx=error.ctx)
+
+
+def _of_a_noun(error: click.ClickException) -> click.ClickException | None:
+    """Return an error that names the commands of an unknown one, if nouns have it: `message send`
+    of `send`; and one with the command of an option without a value."""
+    if not isinstance(error, click.UsageError):
+        return None
+    if error.ctx is None:
+        words = " ".join(["cometmq", *_called()])
+        return click.UsageError(f"{error.message} See `{words} --help`.")
+    found = commands_of(error.command_name) if isinstance(error, NoSuchCommand) else []
+    if not found or error.ctx.parent is not None:
+        return None
+    named = " or ".join(f"`cometmq {command}`" for command in found)
+    return click.UsageError(
+        f"No such command '{found[0].split()[1]}'. Did you mean {named}?", error.ctx
+    )
 
 
 def _print_error(sentence: str) -> None:

@@ -45,12 +45,14 @@ def list_timers(
     """
     from ..operations.broker_groups import answers
     from ..proto import v1
-    from .cluster.broker_groups import broker_groups, note_failures
+    from .cluster.broker_groups import broker_groups, check_topic, note_failures
 
     request = v1.ListTimersRequest(topic=topic, begin_ms=begin, end_ms=end, include_system=system)
     with broker_groups(endpoint) as groups:
         outcomes = [_waiting(groups.among([name]), request, count + 1) for name in groups.names]
-    found = [(broker, *each) for broker, waiting in answers(outcomes) for each in waiting]
+        found = [(broker, *each) for broker, waiting in answers(outcomes) for each in waiting]
+        if topic and not found:
+            check_topic(groups, topic)
     rows = [
         {
             "due_ms": one.due_ms,

@@ -273,7 +273,8 @@ def describe(name: str, lite_topics: str, endpoint: str, output: str) -> None:
         show_rows(lite, output, empty=f"Topic {name} has no lite topic {lite_topics}.")
     else:
         show_described(settings, {"queues": queues}, output)
-        if any(answer.topic.message_type == TOPIC_TYPES["lite"] for _, answer in found):
+        is_lite = any(answer.topic.message_type == TOPIC_TYPES["lite"] for _, answer in found)
+        if is_lite and output in ("table", "wide"):
             click.echo('cometmq: Its lite topics and their lag: --lite-topics "*"', err=True)
     note_failures(outcomes)
 

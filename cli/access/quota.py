@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from ...auth.quota import LIMITS
-from ...operations.broker_groups import Outcome, answers, present
+from ...operations.broker_groups import Outcome, answers, failure_of_all, present
 from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster.broker_groups import (
@@ -82,6 +82,8 @@ def delete(*, subject: str, endpoint: str, output: str) -> None:
     with broker_groups(endpoint) as groups:
         request = v1.DeleteQuotaRequest(subject=subject)
         outcomes = present(groups.each(paths.DELETE_QUOTA, request, v1.QuotaResponse))
+    if all(one.absent for one in outcomes):
+        raise failure_of_all(outcomes)
     if output == "table":
         show_done(outcomes, f"Deleted the quota of {subject}.", output)
     else:

@@ -8,14 +8,14 @@ prints the command that finishes it. With one group, the output has no names of 
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
 
 from ...operations.broker_groups import BrokerGroups, Outcome, answers, group_names
-from ...operations.errors import CliError, Exit
+from ...operations.errors import CliError, Exit, ForbiddenError
 from ..links import connect
 from ..output import note, print_table, show_document, show_fields
 
@@ -242,3 +242,12 @@ def running_command(brokers: Sequence[str], again: Again = _NOTHING) -> str:
     end = kept.index("--") if "--" in kept else len(kept)
     chosen = [part for name in brokers for part in (_OPTION, name)]
     return shlex.join(["cometmq", *kept[:end], *again.more, *chosen, *kept[end:]])
+
+
+def check_topic(groups: BrokerGroups, name: str) -> None:
+    """Raise CliError if a topic, of which nothing was found, does not exist."""
+    from ...proto import paths, v1
+
+    request = v1.DescribeTopicRequest(name=name)
+    with suppress(ForbiddenError):
+        answers(groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse))

@@ -47,7 +47,10 @@ def forget(*, name: str, dry_run: bool, yes: bool, namesrv: str, output: str) ->
         text = f"No nameserver knows the broker group {name}; there are: {', '.join(known)}."
         raise CliError(text, Exit.NOT_FOUND)
     if any("alive" in row["replicas"] for row in rows):
-        raise CliError(f"Broker group {name} has a live replica: stop its brokers first.")
+        raise CliError(
+            f"Broker group {name} has a live replica: stop its brokers first. `cometmq ha status`"
+            " shows them."
+        )
     question = f"Remove {name}? Its topics are then answered as not existing."
     if go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
         knowing = [row["nameserver"] for row in rows]

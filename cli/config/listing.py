@@ -27,7 +27,8 @@ def list_settings(search: str, process: str | None, output: str) -> None:
     """
     rows = [row for row in _rows(process) if _matches(row, search)]
     if not rows:
-        raise CliError(f"No setting has the words '{search}'.", Exit.NOT_FOUND)
+        text = f"No setting has the words '{search}'. `cometmq config list` shows all of them."
+        raise CliError(text, Exit.NOT_FOUND)
     if output == "json":
         show_document(rows)
         return

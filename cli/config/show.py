@@ -1,5 +1,6 @@
 """`cometmq config show` and `config set`: settings of a running node, or of a file."""
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import click
@@ -62,14 +63,9 @@ def show(
         for entry in sorted(entries, key=lambda entry: entry["key"])
         if (not keys or entry["key"] in keys) and (not changed or entry["origin"] != "default")
     ]
-    unknown = [key for key in keys if key not in known]
-    if rows or not unknown:
+    if rows or known.issuperset(keys):
         show_rows(rows, output, empty="All settings have their defaults.")
-    if unknown:
-        said = [f"Unknown setting '{key}'.{meant(key, known)}" for key in unknown]
-        if not any("Did you" in each for each in said):
-            said.append("`cometmq config list` shows all settings.")
-        raise CliError("\n".join(said), Exit.NOT_FOUND)
+    _check_known(keys, known)
 
 
 @config.command("set")
@@ -106,6 +102,7 @@ def change(
 
     with connect(endpoint) as connection:
         before = {entry["key"]: entry["value"] for entry in _of_node(endpoint)}
+        _check_known(values, before)
         rows = [
             {"key": key, "from": before.get(key, ""), "to": values[key]} for key in send(dry=True)
         ]
@@ -115,6 +112,15 @@ def change(
         question = "Change these settings?"
         if go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
             send(dry=False)
+
+
+def _check_known(keys: Iterable[str], known: Collection[str]) -> None:
+    """Raise CliError that names every unknown setting."""
+    said = [f"Unknown setting '{key}'.{meant(key, known)}" for key in keys if key not in known]
+    if said:
+        if not any("Did you mean" in each for each in said):
+            said.append("`cometmq config list` shows all settings.")
+        raise CliError("\n".join(said), Exit.NOT_FOUND)
 
 
 def _of_node(endpoint: str) -> list[dict[str, str]]:

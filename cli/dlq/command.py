@@ -209,4 +209,7 @@ def redrive(
     if problems:
         said = [f"{message_id}: {reason}" for message_id, reason in problems]
         first = f"{len(problems)} messages were not sent:"
-        raise CliError("\n".join([first, *said, "Repeat the command."]), Exit.FAILED)
+        cure = "Repeat the command."
+        if len(problems) == len(plan.missing):
+            cure = f"`cometmq dlq ls {group}` shows the ids."
+        raise CliError("\n".join([first, *said, cure]), Exit.FAILED)

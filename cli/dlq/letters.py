@@ -59,7 +59,7 @@ def dead_letters(
         # No dead letters; a consumer group that does not exist is an error.
         answers(groups.each(paths.DESCRIBE_GROUP, described, v1.DescribeGroupResponse))
         return
-    for _, answer in planned(outcomes):
+    for _, answer in planned([one for one in outcomes if not one.absent]):
         for queue in answer.queues:
             place = queue_of(topic, queue.broker, queue.queue_id)
             letters = _read(connection, place, queue.min_offset, queue.max_offset)

@@ -140,6 +140,11 @@ def status(
         return [replace(view, expected=replicas or 0) for view in states(namesrv, group, named)]
 
     found = settled(look, wait_ms / 1_000)
+    if not found:
+        if group:
+            text = f"No broker group {group} is known. `cometmq ha status` shows those that are."
+            raise CliError(text, Exit.NOT_FOUND)
+        raise CliError("No broker has registered yet. Give --wait SECONDS.", Exit.UNHEALTHY)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
     if output == "json":
         show_document(documents)

@@ -11,7 +11,7 @@ from ...operations.errors import CliError, Exit
 from ...operations.message_document import message_document
 from ...operations.pulling import pull, queue_of
 from ...proto import paths, v1, v2
-from ..cluster.broker_groups import broker_groups, note_failures
+from ..cluster.broker_groups import broker_groups, check_topic, note_failures
 from ..output import show_document, show_rows
 
 
@@ -19,8 +19,11 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
     """Query all broker groups and print. Raises CliError, with NOT_FOUND if no message matches."""
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+        found_in = answers(outcomes)
+        if request.topic and not any(answer.messages for _, answer in found_in):
+            check_topic(groups, request.topic)
     documents = []
-    for name, answer in answers(outcomes):
+    for name, answer in found_in:
         at = {"broker": name} if name else {}
         documents += [{**_document(found), **at} for found in answer.messages]
         where = f"{name}: " if name else ""
