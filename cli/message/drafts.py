@@ -6,12 +6,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import repeat
 
+from ...operations.errors import CliError, Exit
 from ...operations.sending import Draft
 
 
 def drafts_of(draft: Draft, body: str, count: int | None, *, lines: bool) -> Iterable[Draft]:
     """Return the messages. `{{n}}` and `{{time}}` are places with --count and --lines only, and
-    not in what comes from stdin."""
+    not in what comes from stdin. Raises CliError without a body."""
     if lines:
         return (
             replace(_filled(draft, number), body=line.rstrip(b"\r\n"))
@@ -21,6 +22,8 @@ def drafts_of(draft: Draft, body: str, count: int | None, *, lines: bool) -> Ite
         draft, text = replace(draft, body=sys.stdin.buffer.read()), None
     else:
         draft, text = replace(draft, body=body.encode("utf-8", "surrogateescape")), body
+    if not draft.body:
+        raise CliError("There is no body: give BODY, or pipe it into the command.", Exit.USAGE)
     return [draft] if count is None else _repeated(draft, text, count)
 
 

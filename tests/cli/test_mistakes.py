@@ -35,6 +35,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "message send orders hello --property x": (2, "--property must be NAME=VALUE"),
     "message send orders hello --lines": (2, "omit BODY and --count"),
     "message send orders --lines": (2, "stdin is empty"),
+    "message send orders": (2, "There is no body: give BODY, or pipe it"),
     "message send orders --delay soon hello": (2, "'soon' is not a duration such as"),
     "message get orders 0 999": (4, "`cometmq topic describe orders`"),
     "message get orders 99 0": (4, "`cometmq topic describe orders`"),
