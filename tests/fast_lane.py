@@ -40,7 +40,7 @@ LEFT_OUT = {
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
         transaction_records transaction_restart trouble_that_passes wire_messages
         clock_model clock_steps leaks recalled_numbers incarnation_model after_failover
-        altered_settings classic_after_failover
+        altered_settings classic_after_failover traffic
     """,
     "cli": """
         acts_over_many admin_commands auth_commands backup backup_users bench broker_groups commands
@@ -57,7 +57,7 @@ LEFT_OUT = {
         access_pages acts beside_a_server browser contexts figures flows lag login
         many_objects node_death operating_pages pages protobuf protocol replication_page uploads
     """,
-    "docs": "documented_commands first_hour help install production_guide site skips",
+    "docs": "blocks documented_commands first_hour help install production_guide site skips",
     "front": """
         abuse access_point client_hello faults forward_hold life native_soak native_tls raw
         slow_clients streams suspend unary

@@ -57,6 +57,8 @@ WALK = {
     "up status": "--data {data}",
     "version": "",
 }
+#: Further tables of some of them.
+MORE = (("topic describe", "chats --lite-topics *"),)
 #: Commands whose output is no table, or needs Spark, a second cluster or an hour: they print with
 #: `show_fields`, `print_table` or `show_rows` as those above do.
 NOT_HERE = {
@@ -93,6 +95,8 @@ def cluster() -> Iterator[Cluster]:
         for words in (
             ("topic", "create", TOPIC),
             ("topic", "create", "reminders", "--type", "delay"),
+            ("topic", "create", "chats", "--type", "lite"),
+            ("message", "send", "chats", body, "--lite-topic", "session-of-a-customer-" * 2),
             ("group", "create", GROUP),
             ("message", "send", TOPIC, body, "--key", "o-1", "--tag", "new", "--count", "40"),
             ("message", "send", "reminders", body, "--delay", "1h", "--key", "r-1"),
@@ -126,7 +130,7 @@ def test_no_line_is_wider_than_the_terminal(
         "ns": f"127.0.0.1:{cluster.node('single').ports['namesrv']}",
         "id": stored.split('"message_id": "')[1].split('"')[0],
     }
-    for command, rest in WALK.items():
+    for command, rest in (*WALK.items(), *MORE):
         done = cluster.run(*command.split(), *rest.format(**places).split(), check=False)
         assert done.stdout, (command, done.stderr)
         wide = [
