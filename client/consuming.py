@@ -258,26 +258,26 @@ class LiteTopics:
             raise ValueError("lite topics need one topic, their parent, without a filter")
         self._session = session
         (self._parent,) = topics
-        self._names = dict.fromkeys([names] if isinstance(names, str) else names)
+        self.names = dict.fromkeys([names] if isinstance(names, str) else names)
 
     async def repeat(self) -> None:
         """Tell all names to the brokers. Raises RequestRefused, ConnectionFailed."""
-        await self._sync(v2.COMPLETE_ADD, self._names)
+        await self._sync(v2.COMPLETE_ADD, self.names)
 
     async def add(self, name: str) -> None:
         """Subscribe to a lite topic. Raises RequestRefused, ConnectionFailed."""
         await self._sync(v2.PARTIAL_ADD, [name])
-        self._names[name] = None
+        self.names[name] = None
 
     async def remove(self, name: str) -> None:
         """Unsubscribe from a lite topic. Raises RequestRefused, ConnectionFailed."""
-        self._names.pop(name, None)
+        self.names.pop(name, None)
         await self._sync(v2.PARTIAL_REMOVE, [name])
 
     def lost(self, name: str) -> None:
         """Note that another client of the group has the lite topic now."""
         logger.info("client.lite_topic_lost topic=%s lite_topic=%s", self._parent, name)
-        self._names.pop(name, None)
+        self.names.pop(name, None)
 
     async def _sync(
         self, action: v2.LiteSubscriptionAction.ValueType, names: Iterable[str]
@@ -297,7 +297,7 @@ class LiteTopics:
 class LiteConsumer(Client):
     """A consumer of topics, or of the lite topics of one parent."""
 
-    _lite_topics: LiteTopics | None = None
+    _subscribed: LiteTopics | None = None
 
     def _take_lite_topics(
         self, topics: dict[str, Filter], names: str | Iterable[str] | None
@@ -306,8 +306,13 @@ class LiteConsumer(Client):
         if names is not None:
             session = self._session
             session.client_type = _LITE_TYPES[session.client_type]
-            lite = self._lite_topics = LiteTopics(session, topics, names)
+            lite = self._subscribed = LiteTopics(session, topics, names)
             session.on_refresh, session.on_lite_lost = lite.repeat, lite.lost
+
+    @property
+    def lite_topics(self) -> list[str]:
+        """The lite topics that it receives; an exclusive group may give one to another client."""
+        return list(self._lite().names)
 
     async def subscribe_lite(self, name: str) -> None:
         """Receive the messages of a further lite topic: those sent from now on, if the group is
@@ -319,6 +324,6 @@ class LiteConsumer(Client):
         await self._lite().remove(name)
 
     def _lite(self) -> LiteTopics:
-        if self._lite_topics is None:
+        if self._subscribed is None:
             raise ValueError("the consumer was created without lite_topics")
-        return self._lite_topics
+        return self._subscribed

@@ -333,7 +333,7 @@ class PushConsumer(LiteConsumer):
         self._policy = read_policy(settings.backoff_policy)
         if self._fifo is None:
             # Fixed by the first settings, as in official clients.
-            self._fifo = subscription.fifo or self._lite_topics is not None
+            self._fifo = subscription.fifo or self._subscribed is not None
         batch = subscription.receive_batch_size
         self._batch = batch if batch > 0 else _BATCH
         poll_s = subscription.long_polling_timeout.ToMilliseconds() / 1000

@@ -30,7 +30,7 @@ from ..metadata.tables import (
     is_internal_topic,
     type_name,
 )
-from ..names.lite import bound_topic, is_parent, lite_topics
+from ..names.lite import bound_topic, check_rows, is_parent, lite_topics
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .pages import names_behind, size_of
 
@@ -235,12 +235,15 @@ class TopicAdmin:
         """Return the lite topics of a parent that a glob matches, with the groups that read them.
         Raises WireError."""
         found: list[v1.LiteTopicStatus] = []
+        rows = 0
         groups = [one for one in self._metadata.groups.values() if bound_topic(one) == parent]
         slices = Slices(self._clock)
         for name, queue in lite_topics(self._store.queue_table.lmqs(), parent, wanted):
             row = self._status.lite_topic(name, queue)
             row.groups.extend(self._progress.of_lite_topic(queue, groups))
             found.append(row)
+            rows += len(row.groups)
+            check_rows(rows)
             await slices.pause()
         return sorted(found, key=lambda row: row.name)
 

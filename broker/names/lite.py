@@ -28,7 +28,7 @@ _PREFIX = LMQ_PREFIX + _SEPARATOR
 _QUOTA = 2_000
 _EVENTS_MAX = 400
 _MINUTE_MS = 60_000
-#: Of one list or reset: the answer has a row for each, 1 MiB in all.
+#: Of one list or reset: the answer has a row for each, or for each of its groups; below 4 MiB.
 LITE_TOPICS_MAX = 10_000
 
 
@@ -46,17 +46,21 @@ def parse_queue(name: str) -> tuple[str, str] | None:
 
 
 def lite_topics(queues: Iterable[str], parent: str, wanted: str) -> Iterator[tuple[str, str]]:
-    """Yield name and queue of the lite topics of a parent that a glob matches. Raises WireError
-    beyond what one answer lists."""
+    """Yield name and queue of the lite topics of a parent that a glob matches. Raises WireError."""
     count = 0
     for queue in queues if wanted else ():
         found, lite = parse_queue(queue) or ("", "")
         if found == parent and fnmatchcase(lite, wanted):
             count += 1
-            if count > LITE_TOPICS_MAX:
-                text = f"over {LITE_TOPICS_MAX} lite topics: name fewer by a pattern"
-                raise WireError(v2.TOO_MANY_REQUESTS, text)
+            check_rows(count)
             yield lite, queue
+
+
+def check_rows(count: int) -> None:
+    """Raise WireError for more rows of lite topics than an answer has."""
+    if count > LITE_TOPICS_MAX:
+        text = f"over {LITE_TOPICS_MAX} lite topics: name fewer by a pattern"
+        raise WireError(v2.TOO_MANY_REQUESTS, text)
 
 
 def is_lite_queue(name: str) -> bool:

@@ -420,11 +420,14 @@ async def test_clients_survive_the_death_and_restart_of_the_master(new_cluster: 
     assert seen == {b"before", b"during", b"after"}
 
 
-def lite_parent(cluster: Cluster, new_topic: Make, new_group: Make) -> tuple[str, str]:
+def lite_parent(
+    cluster: Cluster, new_topic: Make, new_group: Make, *attributes: str
+) -> tuple[str, str]:
     """Create a topic of lite topics, and a group that is bound to it."""
     parent, group = new_topic(kind="lite"), new_group()
-    bind = ("--attribute", f"+lite.bind.topic={parent}")
-    cluster.run("group", "alter", group, *bind, "--endpoint", cluster.endpoints)
+    for attribute in (f"+lite.bind.topic={parent}", *attributes):
+        change = ("group", "alter", group, "--attribute", attribute)
+        cluster.run(*change, "--endpoint", cluster.endpoints)
     return parent, group
 
 
@@ -468,6 +471,30 @@ async def test_a_consumer_receives_its_lite_topics_in_order_and_the_list_shows_t
 
     wanted = {"a": (6, 0), "b": (6, 1), "unread": (5, None)}
     wait_until("the acknowledgements are counted", lambda: lags() == wanted, WAIT_S)
+
+
+async def test_an_exclusive_lite_topic_goes_to_its_last_subscriber(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    parent, group = lite_parent(shared_cluster, new_topic, new_group, "+lite.sub.model=Exclusive")
+    endpoints, got = shared_cluster.endpoints, asyncio.Queue[str]()
+
+    def consumer(name: str) -> cometmq.PushConsumer:
+        async def handle(_: cometmq.Message) -> None:
+            await got.put(name)
+
+        return cometmq.PushConsumer(endpoints, handle, group=group, topics=parent, lite_topics=[])
+
+    async with consumer("first") as first, consumer("second") as second:
+        await first.subscribe_lite("a")
+        assert first.lite_topics == ["a"]
+        await second.subscribe_lite("a")
+        async with asyncio.timeout(WAIT_S):
+            while first.lite_topics:  # noqa: ASYNC110 - until the broker tells it
+                await asyncio.sleep(0.01)
+        async with cometmq.Producer(endpoints) as producer:
+            await producer.send(parent, b"x", lite_topic="a")
+        assert await asyncio.wait_for(got.get(), WAIT_S) == "second"
 
 
 async def test_a_simple_consumer_receives_lite_topics(
