@@ -1,7 +1,7 @@
 """Agent that holds the Python SDK and executes actions of `official.py`, like `official_agent.py`.
 
 Uses `cometmq.sync`, so that the blocking clients and the asynchronous clients below them both pass
-the tests of the official client. Actions and answers are the same; the SDK has no lite topics.
+the tests of the official client. Actions and answers are the same.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def shown(message: cometmq.Message) -> dict[str, Any]:
         "born": message.born_ms,
         "handle": message.receipt_handle,
         "group": message.group or None,
+        "lite": message.lite_topic or None,
         "priority": message.priority,
         "deliver": message.deliver_ms or None,
     }
@@ -128,6 +129,26 @@ class Agent:
             ),
         )
 
+    def lite_simple(self, group: str, topic: str, lites: list[str]) -> str:
+        """Start a SimpleConsumer of some lite topics, as `c`."""
+        return self._start(
+            "c",
+            cometmq.sync.SimpleConsumer(
+                self.endpoints, group=group, topics=topic, lite_topics=lites, **self.options
+            ),
+        )
+
+    def lite_push(self, group: str, topic: str, lites: list[str]) -> str:
+        """Start a PushConsumer of some lite topics, as `push`."""
+        self.handlers["push"] = handler = Handler(0)
+        options = {"lite_topics": lites, **self.options}
+        return self._start(
+            "push",
+            cometmq.sync.PushConsumer(
+                self.endpoints, handler, group=group, topics=topic, **options
+            ),
+        )
+
     def pushed(self, name: str = "push") -> list[dict[str, Any]]:
         """Return the deliveries so far."""
         with self.handlers[name].lock:
@@ -202,6 +223,8 @@ class Agent:
         topic, body = fields.pop("topic"), fields.pop("body").encode()
         if "deliver_s" in fields:
             fields["deliver_at"] = datetime.fromtimestamp(fields.pop("deliver_s"), UTC)
+        if "lite" in fields:
+            fields["lite_topic"] = fields.pop("lite")
         receipt: cometmq.Receipt = self.clients[name].send(topic, body, **fields)
         return receipt
 

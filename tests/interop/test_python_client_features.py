@@ -184,10 +184,7 @@ def test_a_group_reset_to_a_time_receives_messages_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["simple", "push"])
-def test_lite_consumers_receive_their_lite_topics_in_order(
-    shared_cluster: Cluster, official: Start, kind: str
-) -> None:
-    bench = Bench(shared_cluster, official)  # the SDK has no lite topics
+def test_lite_consumers_receive_their_lite_topics_in_order(bench: Bench, kind: str) -> None:
     topic = bench.topic("lite")
     # Without --order a push consumer handles the messages of a response concurrently.
     group = bench.group("--order", "true", "--attribute", f"+lite.bind.topic={topic}")
