@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import anyio.to_thread
-from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,6 +21,7 @@ from ..operations.errors import CliError
 from .archives import Archives
 from .body_types import BodyTypes
 from .cluster import Cluster
+from .language import Templates, said
 from .live import OverviewPages, Watch
 from .pages.clients import ClientPages
 from .pages.configuration import ConfigurationPages
@@ -65,7 +65,7 @@ class _Files(StaticFiles):
 
 def make_app(
     targets: Sequence[Target],
-    templates: Environment,
+    templates: Templates,
     wall_ms: Callable[[], int],
     *,
     hosts: Iterable[str],
@@ -121,7 +121,7 @@ class _ToFirst:
         """Redirect."""
         path, query = scope["path"], scope["query_string"].decode("latin-1")
         if path.startswith(PREFIX):
-            raise HTTPException(404, "This console does not show a cluster of this name.")
+            raise HTTPException(404, said("This console does not show a cluster of this name."))
         url = self._base + quote(path) + (f"?{query}" if query else "")
         await RedirectResponse(url)(scope, receive, send)
 
@@ -156,7 +156,9 @@ def _application(
 
     async def crashed(request: Request, _error: Exception) -> Response:
         """Answer a fault of the console itself; uvicorn logs it."""
-        found = views_for(request).error(request, HTTPException(500, "Its log has the details."))
+        found = views_for(request).error(
+            request, HTTPException(500, said("Its log has the details."))
+        )
         found.headers.update(HEADERS)  # this answer does not pass the guard
         return found
 
@@ -188,8 +190,8 @@ def _pages(
     search = MessageSearch(cluster, wall_ms)
     return [
         *OverviewPages(watch, views, lag_alert).routes(),
-        *TopicPages(cluster, views).routes(),
-        *GroupPages(cluster, views, wall_ms).routes(),
+        *TopicPages(cluster, views, wall_ms).routes(),
+        *GroupPages(cluster, views, watch).routes(),
         *MessagePages(cluster, views, search, body_types).routes(),
         *DeadLetterPages(cluster, views, search, wall_ms).routes(),
         *TimerPages(cluster, views, wall_ms).routes(),

@@ -13,13 +13,14 @@ from typing import Any
 from ..pipeline.archive.errors import ArchiveError
 from ..pipeline.archive.manifest import Manifest, load
 from ..pipeline.archive.names import MANIFESTS, SETTINGS
+from .language import said
 
 #: Commit records of an archive: a second of reading at the first look.
 RECORDS_MAX = 5_000
 _JOBS_SHOWN = 20
 _LOG_KIND = "split"
 _KEPT = ("kind", "broker", "start", "end")
-_KINDS = {"split": "range of a log", "write": "write", "batch": "batch of a stream"}
+_KINDS = {"split": said("range of a log"), "write": "write", "batch": said("batch of a stream")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Archives:
             jobs = (self._job(path, name, at_ms) for at_ms, name in newest)
             found.jobs = [job for job in jobs if job is not None]
         except (OSError, ArchiveError) as error:
-            found.problem = f"{path} cannot be read as an archive: {error}"
+            found.problem = said("{} cannot be read as an archive: {}", path, error)
         return found
 
     def _job(self, path: str, name: str, at_ms: int) -> Job | None:

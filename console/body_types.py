@@ -19,6 +19,7 @@ from ..operations.errors import CliError
 from ..operations.words import number, size
 from .descriptors import Decoded, Descriptors, built, parsed, type_names
 from .inputs import bad
+from .language import said
 
 #: Bytes of an uploaded set; the operator's may be larger.
 UPLOAD_BYTES_MAX = 512 << 10
@@ -77,7 +78,7 @@ class BodyTypes:
         """
         shown = file_name[:_FILE_NAME_SHOWN]
         if not data:
-            raise bad("The file is empty." if shown else "Choose a file.")
+            raise bad("The file is empty.") if shown else bad("Choose a file.")
         if len(data) > UPLOAD_BYTES_MAX:
             raise bad(TOO_LARGE)
         if refusal := self._worker.submit(_refusal, shown, data).result():
@@ -86,9 +87,13 @@ class BodyTypes:
             self._expire()
             if len(self._kept.keys() - {previous}) >= KEPT_MAX:
                 raise CliError(
-                    f"The console keeps at most {KEPT_MAX} uploaded descriptor sets, and forgets"
-                    f" each {KEPT_S // 60} minutes after its last use: try again later, or give the"
-                    " set with --descriptors."
+                    said(
+                        "The console keeps at most {} uploaded descriptor sets, and "
+                        "forgets each {} minutes after its last use: try again later, or "
+                        "give the set with --descriptors.",
+                        KEPT_MAX,
+                        KEPT_S // 60,
+                    )
                 )
             self._kept.pop(previous, None)
             key = secrets.token_urlsafe(_ID_BYTES)
@@ -134,9 +139,10 @@ class BodyTypes:
 
 
 #: Why a file is refused; the page has it too, for browsers that check the size themselves.
-TOO_LARGE = (
-    f"The file is larger than {size(UPLOAD_BYTES_MAX)}. Make a set of fewer files, without"
-    " --include_source_info, or give it with --descriptors when the console starts."
+TOO_LARGE = said(
+    "The file is larger than {}. Make a set of fewer files, without "
+    "--include_source_info, or give it with --descriptors when the console starts.",
+    size(UPLOAD_BYTES_MAX),
 )
 
 
@@ -173,7 +179,7 @@ def _check(files: Sequence[FileDescriptorProto]) -> None:
             _check_name(name)
             count += 1
             if count > TYPES_MAX:
-                raise bad(f"The set has more than {number(TYPES_MAX)} message types.")
+                raise bad("The set has more than {} message types.", number(TYPES_MAX))
     if not count:
         raise bad("The set has no message type.")
 
@@ -181,5 +187,5 @@ def _check(files: Sequence[FileDescriptorProto]) -> None:
 def _check_name(name: str) -> None:
     if len(name) > NAME_MAX:
         raise bad(
-            f"The name of a package, service or message type has more than {NAME_MAX} characters."
+            "The name of a package, service or message type has more than {} characters.", NAME_MAX
         )

@@ -5,7 +5,7 @@ Reads are pulls, as in `cometmq message tail`; they change nothing. A page reads
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..operations import pulling
@@ -14,11 +14,14 @@ from ..operations.errors import CliError, Exit
 from ..operations.pulling import BATCH, Batch, queue_of
 from ..proto import paths, v1, v2
 from .cluster import CALL_S, Cluster
+from .language import said
 
 #: Messages that one page reads to find those that match.
 SCANNED_MAX = 2_000
 #: Queues of a topic that are read in time order; each costs two calls.
 QUEUES_MAX = 64
+# Places without a message, of damaged records, that are passed on the way to older messages.
+_EMPTY_MAX = 16
 
 
 class Queue(NamedTuple):
@@ -45,8 +48,10 @@ def bounds_of(cluster: Cluster, queue: Queue) -> tuple[int, int]:
     for one in queues_of(cluster, queue.topic):
         if one.queue_id == queue.queue_id and queue.broker in ("", one.broker):
             return one.min_offset, one.max_offset
-    where = f" of broker group {queue.broker}" if queue.broker else ""
-    text = f"Topic {queue.topic} has no queue {queue.queue_id}{where}."
+    text = said("Topic {} has no queue {}.", queue.topic, queue.queue_id)
+    if queue.broker:
+        place = (queue.topic, queue.queue_id, queue.broker)
+        text = said("Topic {} has no queue {} of broker group {}.", *place)
     raise CliError(text, Exit.NOT_FOUND)
 
 
@@ -66,8 +71,11 @@ def message_at(cluster: Cluster, queue: Queue, offset: int) -> v2.Message:
     for message in pull(cluster.connection, queue, offset, end, 1).messages:
         if message.system_properties.queue_offset == offset:
             return message
-    text = f"Queue {queue.queue_id} of topic {queue.topic} has no message at offset {offset}."
-    raise CliError(f"{text} It may be deleted by retention.", Exit.NOT_FOUND)
+    text = said(
+        "Queue {} of topic {} has no message at offset {}.", queue.queue_id, queue.topic, offset
+    )
+    text = said("{} {}", text, said("It may be deleted by retention."))
+    raise CliError(text, Exit.NOT_FOUND)
 
 
 def offsets_at(connection: Connection, queues: Sequence[Queue], at_ms: int) -> dict[Queue, int]:
@@ -116,6 +124,49 @@ def in_time_order(
             heapq.heappush(heap, _entry(unread[index][-1], index))
         else:
             refill(index)
+
+
+def newest_first(
+    ends: Mapping[Queue, int],
+    firsts: Mapping[Queue, int],
+    read: Callable[[Queue, int, int], Batch],
+) -> Iterator[tuple[Queue, v2.Message]]:
+    """Yield the messages of several queues below their `ends`, the newest first.
+
+    `read` returns the next messages of a queue from an offset on, below another one.
+    """
+    heap: list[tuple[int, int, Queue]] = []
+    unread: dict[Queue, list[v2.Message]] = {}
+    below = dict(ends)
+
+    def refill(queue: Queue) -> None:
+        for _ in range(_EMPTY_MAX):
+            if below[queue] <= firsts[queue]:
+                return
+            start, end = max(firsts[queue], below[queue] - BATCH), below[queue]
+            found: list[v2.Message] = []
+            below[queue] = at = start
+            while at < end:
+                batch = read(queue, at, end)
+                found += [one for one in batch.messages if offset_of(one) < end]
+                if batch.next_offset <= at:
+                    break
+                at = batch.next_offset
+            if found:
+                unread[queue] = found
+                heapq.heappush(heap, (-stored_ms(found[-1]), -offset_of(found[-1]), queue))
+                return
+
+    for queue in ends:
+        refill(queue)
+    while heap:
+        _, _, queue = heapq.heappop(heap)
+        yield queue, unread[queue].pop()
+        if unread[queue]:
+            last = unread[queue][-1]
+            heapq.heappush(heap, (-stored_ms(last), -offset_of(last), queue))
+        else:
+            refill(queue)
 
 
 def offset_of(message: v2.Message) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ..operations.broker_groups import BrokerGroups, Outcome, group_names
 from ..operations.connection import Connection
 from ..operations.errors import CliError, Exit
+from .language import said
 
 R = TypeVar("R")
 
@@ -51,7 +52,7 @@ class Cluster:
         names = self.names(timeout_s)
         for name in among or ():
             if name and name not in names and names != ("",):
-                raise CliError(f"There is no broker group {name}.", Exit.NOT_FOUND)
+                raise CliError(said("There is no broker group {}.", name), Exit.NOT_FOUND)
         return BrokerGroups(self.connection, names if among is None else among, timeout_s)
 
     def each(self, path: str, request: Any, answer: type[R]) -> list[Outcome[R]]:
@@ -97,6 +98,6 @@ def check(outcomes: Sequence[Outcome[Any]]) -> None:
     if len(outcomes) == 1:
         raise first
     done = [one.broker for one in outcomes if one.error is None]
-    made = f" Done in: {', '.join(done)}." if done else ""
     errors = " ".join(f"{one.broker}: {one.error}" for one in failed)
-    raise CliError(f"{errors}{made}", first.code)
+    made = said("Done in: {}.", ", ".join(done))
+    raise CliError(said("{} {}", errors, made) if done else errors, first.code)

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 from ..operations import words
 from ..proto import v1
+from .language import counted, said
 from .overview import BAD, WARNING, Alarm
 from .views import quoted
 
 #: Messages by which a lag must grow to be told; less is the noise of a busy group.
 _GROWTH_MIN = 100
+# A producer is asked for an outcome each minute; later it has gone, or does not know.
+_OLD_TRANSACTION_MS = 600_000
 #: Alarms of groups that an overview shows, the worst first.
 ALARMS_MAX = 12
 
@@ -28,6 +31,8 @@ class Facts:
     #: Messages by which the lag grew in the last `over_ms`; 0: it did not, or it is not known.
     grown: int = 0
     over_ms: int = 0
+    #: How long ago it had a client; 0: it is not known.
+    absent_ms: int = 0
 
     def add(self, progress: v1.GroupProgress) -> None:
         """Add the progress in one broker group; a client is connected to several of them."""
@@ -54,42 +59,53 @@ def alarms_of(found: Iterable[Facts]) -> list[Alarm]:
     alarms = []
     for one in sorted(found, key=lambda each: -each.lag):
         href = f"/groups/{quoted(one.name)}"
-        if (said := _why_not_consumed(one)) is not None:
-            alarms.append(Alarm(WARNING, *said, href=href))
+        if (why_not := _why_not_consumed(one)) is not None:
+            alarms.append(Alarm(WARNING, *why_not, href=href))
         if one.dead_letters:
-            alarms.append(
-                Alarm(
-                    WARNING,
-                    f"Group {one.name} gave up {words.counted(one.dead_letters, 'message')}:"
-                    " they are dead letters.",
-                    "Read the reasons, then send them again.",
-                    href=f"/dead-letters/{quoted(one.name)}",
-                )
-            )
+            gave_up = counted(one.dead_letters, "message")
+            text = said("Group {} gave up {}: they are dead letters.", one.name, gave_up)
+            cure = said("Read the reasons, then send them again.")
+            alarms.append(Alarm(WARNING, text, cure, f"/dead-letters/{quoted(one.name)}"))
     return alarms[:ALARMS_MAX]
+
+
+def old_transactions(count: int, age_ms: int) -> list[Alarm]:
+    """Return an alarm if the oldest of the transactions without an outcome is old."""
+    if not count or age_ms < _OLD_TRANSACTION_MS:
+        return []
+    text = said(
+        "{} without an outcome, the oldest for {}.",
+        counted(count, "transaction"),
+        words.span(age_ms),
+    )
+    cure = said("Start the producer that can tell the outcome, or decide here.")
+    return [Alarm(WARNING, text, cure, "/timers#transactions")]
 
 
 def _why_not_consumed(one: Facts) -> tuple[str, str] | None:
     """Return what is wrong with a group, and its cure; None if nothing is."""
-    waits = f"{words.counted(one.lag, 'message')} wait{'s' * (one.lag == 1)}"
+    count = counted(one.lag, "message")
+    waits = said("{} waits", count) if one.lag == 1 else said("{} wait", count)
     if one.paused and one.lag:
-        return f"Group {one.name} is paused: {waits}.", "Resume it."
+        return said("Group {} is paused: {}.", one.name, waits), said("Resume it.")
     if not one.clients and one.lag:
-        return (
-            f"Group {one.name} has no consumer: {waits}.",
-            "Start its application, or delete the group.",
-        )
+        text = said("Group {} has no consumer: {}.", one.name, waits)
+        if one.absent_ms:
+            text = said("{} Its last client was seen {} ago.", text, words.span(one.absent_ms))
+        return text, said("Start its application, or delete the group.")
     if one.fails:
-        return (
-            f"Group {one.name} fails: {words.number(one.retries)} of {waits} in retry.",
-            "Look at the log of its consumers.",
-        )
+        retries = words.number(one.retries)
+        text = said("Group {} fails: {} of {} in retry.", one.name, retries, waits)
+        return text, said("Look at the log of its consumers.")
     if one.grown:
-        return (
-            f"Group {one.name} falls behind: its lag grew by {words.number(one.grown)} in"
-            f" {words.span(one.over_ms)} to {words.number(one.lag)}.",
-            "Add consumers, or look at what they wait for.",
+        text = said(
+            "Group {} falls behind: its lag grew by {} in {} to {}.",
+            one.name,
+            words.number(one.grown),
+            words.span(one.over_ms),
+            words.number(one.lag),
         )
+        return text, said("Add consumers, or look at what they wait for.")
     return None
 
 
@@ -101,21 +117,39 @@ def why(
     `held` are its messages in flight, those held longest first; `oldest_ms` is the time at which
     the oldest message that waits was stored, 0 if it is not known.
     """
-    age = f" The oldest message waits for {words.span(now_ms - oldest_ms)}." if oldest_ms else ""
-    said = _why_not_consumed(one)
-    if said is not None:
-        return (BAD if not one.clients or one.fails else WARNING), f"{' '.join(said)}{age}"
-    if not one.lag:
-        but = f" but {words.counted(one.dead_letters, 'dead letter')}" if one.dead_letters else ""
-        return "ok", f"The group has consumed everything{but}."
-    if one.in_flight and held:
-        since = words.span(max(0, now_ms - held[0].delivered_ms))
-        holders = {each.client_id for each in held if each.client_id}
-        who = words.counted(len(holders) or one.clients, "client")
-        verb = "holds" if (len(holders) or one.clients) == 1 else "hold"
-        return WARNING, (
-            f"{who} {verb} {words.counted(one.in_flight, 'message')}, the oldest for {since}:"
-            f" they are delivered and not acknowledged yet.{age}"
+    why_not = _why_not_consumed(one)
+    if why_not is not None:
+        level = BAD if not one.clients or one.fails else WARNING
+        text = said("{} {}", *why_not)
+    elif not one.lag:
+        text = said("The group has consumed everything.")
+        if one.dead_letters:
+            letters = counted(one.dead_letters, "dead letter")
+            text = said("The group has consumed everything but {}.", letters)
+        return "ok", text
+    else:
+        level, text = WARNING, _held(one, held, now_ms)
+    if oldest_ms:
+        age = words.span(now_ms - oldest_ms)
+        text = said("{} {}", text, said("The oldest message waits for {}.", age))
+    return level, text
+
+
+def _held(one: Facts, held: Sequence[v1.GroupDelivery], now_ms: int) -> str:
+    """Return who holds the messages of a group that consumes."""
+    if not (one.in_flight and held):
+        clients = counted(one.clients, "client")
+        return said("{} to consume by {}.", counted(one.lag, "message"), clients)
+    holders = len({each.client_id for each in held if each.client_id}) or one.clients
+    values = (
+        counted(holders, "client"),
+        counted(one.in_flight, "message"),
+        words.span(max(0, now_ms - held[0].delivered_ms)),
+    )
+    if holders == 1:
+        return said(
+            "{} holds {}, the oldest for {}: they are delivered and not acknowledged yet.", *values
         )
-    clients = words.counted(one.clients, "client")
-    return WARNING, f"{words.counted(one.lag, 'message')} to consume by {clients}.{age}"
+    return said(
+        "{} hold {}, the oldest for {}: they are delivered and not acknowledged yet.", *values
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..operations import words
 from ..proto import v1
+from .language import said
 
 _MS_PER_S = 1_000
 
@@ -43,14 +44,14 @@ def growth(segments: Sequence[v1.SegmentStatus], log_end: int, now_ms: int) -> l
 def oldest(store: v1.DescribeStoreResponse, now_ms: int) -> str:
     """Return when retention deletes the oldest segment, as a sentence."""
     if len(store.segments) < 2:
-        return "The log has one segment, which is written to: retention deletes nothing yet."
+        return said("The log has one segment, which is written to: retention deletes nothing yet.")
     first = store.segments[0]
     if not first.modified_ms:
-        return "When the oldest segment expires is unknown."
+        return said("When the oldest segment expires is unknown.")
     left_ms = first.modified_ms + store.reserved_ms - now_ms
     if left_ms > 0:
-        return f"The oldest segment expires in {words.span(left_ms)}."
-    return f"The oldest segment has expired; {first.explanation}."
+        return said("The oldest segment expires in {}.", words.span(left_ms))
+    return said("The oldest segment has expired; {}.", first.explanation)
 
 
 def rate_of(store: v1.DescribeStoreResponse) -> float:
@@ -67,10 +68,10 @@ def forecast(store: v1.DescribeStoreResponse) -> Forecast:
     """Return the forecast for the emptiest disk of the log, which gets the next segment."""
     disks = [disk for disk in store.disks if disk.total]
     if not disks:
-        return Forecast("The use of the disk is unknown.", is_bad=True)
+        return Forecast(said("The use of the disk is unknown."), is_bad=True)
     rate = rate_of(store)
     if rate < 1:
-        return Forecast("Nothing is written: the disk use does not change.", rate=rate)
+        return Forecast(said("Nothing is written: the disk use does not change."), rate=rate)
     disk = min(disks, key=lambda one: one.use)
     # What others keep from the broker (a quota, root's reserve) is no part of its disk.
     used = disk.usable * disk.use / (100 - disk.use) if disk.use < 100 else float(disk.total)
@@ -81,15 +82,22 @@ def forecast(store: v1.DescribeStoreResponse) -> Forecast:
     gain = max(0.0, rate * store.reserved_ms / _MS_PER_S - (store.log_end - store.log_start))
     if used + gain <= limit:
         share = min(100, round((used + gain) * 100 / size))
-        text = (
-            f"At {words.size(rate)}/s retention ({hours:g} h) keeps the disk at about {share} %, "
-            f"below the {store.forced_percent} % from which segments are deleted before their time."
+        text = said(
+            "At {}/s retention ({} h) keeps the disk at about {} %, below the {} % "
+            "from which segments are deleted before their time.",
+            words.size(rate),
+            format(hours, "g"),
+            share,
+            store.forced_percent,
         )
         return Forecast(text, rate=rate)
     left_ms = max(0.0, limit - used) / rate * _MS_PER_S
-    text = (
-        f"At {words.size(rate)}/s the disk is {store.forced_percent} % full in "
-        f"{words.span(left_ms)}, before retention ({hours:g} h) deletes enough: then segments are "
-        "deleted before their time."
+    text = said(
+        "At {}/s the disk is {} % full in {}, before retention ({} h) deletes "
+        "enough: then segments are deleted before their time.",
+        words.size(rate),
+        store.forced_percent,
+        words.span(left_ms),
+        format(hours, "g"),
     )
     return Forecast(text, is_bad=True, rate=rate)

@@ -1,7 +1,8 @@
 """The last minutes of some figures, for curves. Pure, in memory; lost with the process."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..proto import v1
 
@@ -9,6 +10,10 @@ from ..proto import v1
 POINTS_MAX = 720
 #: Curves of one group: more replicas than a person can tell apart.
 REPLICAS_MAX = 8
+#: Objects of which the rates are kept; those whose pages were asked for least recently go first.
+OBJECTS_MAX = 64
+# Several browsers may show an object: a rate needs some time between two counts.
+_STEP_MS = 1_000
 
 
 class History:
@@ -70,3 +75,32 @@ class ReplicaHistory:
 
     def _row(self, figures: tuple[float | None, ...], ends: dict[int, int]) -> list[float | None]:
         return [*figures, *(ends.get(broker_id) for broker_id in self.broker_ids)]
+
+
+class Rates:
+    """Messages per second of the objects whose pages are open, from the counts that they show."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[str, deque[tuple[int, tuple[int, ...]]]] = OrderedDict()
+
+    def add(self, name: str, at_ms: int, *counts: int) -> list[list[float | None]]:
+        """Add the counts of an object and return the columns of its curve: the time in seconds,
+        and the rate of each count since the point before. A count that went back is a gap."""
+        points = self._counts.setdefault(name, deque(maxlen=POINTS_MAX))
+        self._counts.move_to_end(name)
+        if len(self._counts) > OBJECTS_MAX:
+            self._counts.popitem(last=False)
+        if not points or at_ms - points[-1][0] >= _STEP_MS:
+            points.append((at_ms, counts))
+        known = list(points)
+        columns: list[list[float | None]] = [[at / 1_000 for at, _ in known[1:]]]
+        for column in range(len(counts)):
+            columns.append(
+                [
+                    round((after[column] - before[column]) * 1_000 / (at - since), 2)
+                    if after[column] >= before[column]
+                    else None
+                    for (since, before), (at, after) in pairwise(known)
+                ]
+            )
+        return columns

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from ..operations.errors import CliError, Exit
 from ..operations.times import time_ms
+from .language import said
 
 _SHOWN = 40
 
@@ -12,17 +13,17 @@ _SHOWN = 40
 def whole(text: str, name: str, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """Parse a whole number within bounds; an error names the field."""
     if not (text.isdecimal() and text.isascii() and len(text) < 20):
-        raise bad(f"{name} must be a whole number, but is '{text[:_SHOWN]}'.")
+        raise bad("{} must be a whole number, but is '{}'.", name, text[:_SHOWN])
     value = int(text)
     if not least <= value <= most:
-        raise bad(f"{name} must be {least} to {most}.")
+        raise bad("{} must be {} to {}.", name, least, most)
     return value
 
 
 def choice(values: Mapping[str, int], text: str, what: str) -> int:
     """Return the value of one of several names."""
     if text not in values:
-        raise bad(f"There is no {what} '{text[:_SHOWN]}'.")
+        raise bad("There is no {} '{}'.", what, text[:_SHOWN])
     return values[text]
 
 
@@ -43,9 +44,9 @@ def moment_ms(text: str, now_ms: int) -> int:
     try:
         return max(0, round(found.timestamp() * 1_000))
     except (ValueError, OverflowError):
-        raise bad(f"'{text[:_SHOWN]}' is not a time since 1970.") from None
+        raise bad("'{}' is not a time since 1970.", text[:_SHOWN]) from None
 
 
-def bad(sentence: str) -> CliError:
-    """Return the error of a value that is not valid."""
-    return CliError(sentence, Exit.USAGE)
+def bad(sentence: str, /, *given: object) -> CliError:
+    """Return the error of a value that is not valid; `given` are the values of its `{}`."""
+    return CliError(said(sentence, *given), Exit.USAGE)

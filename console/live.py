@@ -23,10 +23,22 @@ from ..nodes.addresses import host_of
 from ..operations.errors import CliError
 from ..proto import paths, v1
 from .cluster import Cluster
-from .consumers import Facts, alarms_of, grew
+from .consumers import Facts, alarms_of, grew, old_transactions
 from .forecast import Outlook, forecast, oldest
 from .history import History, ReplicaHistory
-from .overview import BAD, OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
+from .language import LANGUAGE, said
+from .overview import (
+    BAD,
+    OK,
+    Alarm,
+    Backlog,
+    GroupState,
+    Snapshot,
+    alarms,
+    keep_known,
+    picture,
+    state_of,
+)
 from .sessions import has_ended, may_watch
 from .views import Views
 
@@ -47,7 +59,7 @@ _ASKED_MS = 5_000
 _FAILURES_SHOWN = 5
 _SEEN_CHARS = 16
 #: For a user without the right to read the cluster.
-_HIDDEN = Snapshot(0, error="This user may not read the cluster (List on Cluster).")
+_HIDDEN = Snapshot(0, error=said("This user may not read the cluster (List on Cluster)."))
 T = TypeVar("T")
 
 
@@ -70,6 +82,8 @@ class Watch:
         self._backlog = Backlog()
         # The lags of the last minutes, by group.
         self._lags: deque[tuple[int, dict[str, int]]] = deque(maxlen=_LAGS_MAX)
+        # When each group had a client last.
+        self._seen_ms: dict[str, int] = {}
         self.history = History(3)
         #: Of the disk of each leader, by name of the broker group.
         self._forecasts: dict[str, Outlook] = {}
@@ -166,6 +180,13 @@ class Watch:
                 sums.add(each)
         now_ms = self.wall_ms()
         self._enter_growth(found, now_ms)
+        seen = {
+            name: now_ms if one.clients else self._seen_ms.get(name, 0)
+            for name, one in found.items()
+        }
+        self._seen_ms = {name: at_ms for name, at_ms in seen.items() if at_ms}
+        for name, one in found.items():
+            one.absent_ms = self.absent_ms(name)
         largest = sorted(found.values(), key=lambda one: -one.lag)[:_LARGEST]
         return Backlog(
             now_ms,
@@ -175,8 +196,27 @@ class Watch:
             sums.dead_letters,
             groups=len(found),
             largest=[(one.name, one.lag) for one in largest if one.lag],
-            alarms=alarms_of(found.values()),
+            alarms=[*alarms_of(found.values()), *self._transaction_alarms(now_ms)],
         )
+
+    def _transaction_alarms(self, now_ms: int) -> Sequence[Alarm]:
+        """Return an alarm if the oldest transaction without an outcome is old."""
+        request = v1.ListTransactionsRequest(count=1)
+        try:
+            found = self._cluster.each(
+                paths.LIST_TRANSACTIONS, request, v1.ListTransactionsResponse
+            )
+        except CliError:
+            return ()
+        known = [one.answer for one in found if one.answer is not None]
+        open_ones = [one for answer in known for one in answer.transactions]
+        oldest_ms = min((one.since_ms for one in open_ones), default=now_ms)
+        return old_transactions(sum(one.open for one in known), now_ms - oldest_ms)
+
+    def absent_ms(self, group: str) -> int:
+        """Return how long ago this console saw a client of a group; 0: never."""
+        seen_ms = self._seen_ms.get(group, 0)
+        return max(1, self.wall_ms() - seen_ms) if seen_ms else 0
 
     def _enter_growth(self, found: Mapping[str, Facts], now_ms: int) -> None:
         """Enter how the lags grew since the oldest reading, if that is long enough ago."""
@@ -261,7 +301,7 @@ async def _answers(address: str) -> bool:
 def streaming(watch: Watch, events: AsyncIterator[str]) -> Response:
     """Return the stream of an open page. Raises HTTPException if there are too many."""
     if watch.viewers >= VIEWERS_MAX:
-        raise HTTPException(503, f"This console streams to at most {VIEWERS_MAX} pages.")
+        raise HTTPException(503, said("This console streams to at most {} pages.", VIEWERS_MAX))
     return StreamingResponse(events, media_type="text/event-stream")
 
 
@@ -273,8 +313,8 @@ class OverviewPages:
         self._watch = watch
         self._views = views
         self._lag_alert = lag_alert
-        # The rendered part of the newest snapshot: one text for all viewers.
-        self._rendered: tuple[Snapshot | None, str] = (None, "")
+        # The rendered part of the newest snapshot by language: one text for all its viewers.
+        self._rendered: dict[str, tuple[Snapshot, str]] = {}
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of this section."""
@@ -287,7 +327,7 @@ class OverviewPages:
     def overview(self, request: Request) -> Response:
         """Show the newest snapshot."""
         part = self._part(self._watch.asked())
-        return self._views.page(request, "overview.html", title="Overview", part=part)
+        return self._views.page(request, "overview.html", title=said("Overview"), part=part)
 
     async def state(self, request: Request) -> Response:
         """Return the failures of the cluster for an open page, which polls them.
@@ -315,10 +355,11 @@ class OverviewPages:
                 yield event("curves", json.dumps({"point": self._watch.history.last()}))
 
     def _part(self, snapshot: Snapshot) -> str:
-        known, text = self._rendered
+        language = LANGUAGE.get()
+        known, text = self._rendered.get(language, (None, ""))
         if known is not snapshot:
             text = self._views.part("overview_part.html", **_values(snapshot, self._lag_alert))
-            self._rendered = snapshot, text
+            self._rendered[language] = snapshot, text
         return text
 
 

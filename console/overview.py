@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ..operations import words
 from ..proto import v1
 from .forecast import Outlook
+from .language import said
 
 # Percent of the fuller disk. RocketMQ's retention deletes at any hour from 75 and refuses writes
 # at 90.
@@ -13,12 +14,12 @@ _DISK_WARNING, _DISK_BAD = 75, 85
 # A queue or index this many bytes behind the log delays deliveries by a noticeable time.
 _DISPATCH_BEHIND = 64 << 20
 _PRESSURE = {
-    "any_hour": "The disk fills: expired segments are deleted at any hour.",
-    "forced": "The disk is nearly full: segments are deleted before their time.",
-    "stop": "The disk is full: writes are refused.",
+    "any_hour": said("The disk fills: expired segments are deleted at any hour."),
+    "forced": said("The disk is nearly full: segments are deleted before their time."),
+    "stop": said("The disk is full: writes are refused."),
 }
 
-_DISK_CURE = "Lower fileReservedTime, or use a larger disk."
+_DISK_CURE = said("Lower fileReservedTime, or use a larger disk.")
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 
@@ -49,8 +50,8 @@ class GroupState:
     def title(self) -> str:
         """The name of the group; the only group of a cluster is called by its members' name."""
         if self.name or self.answer is None:
-            return self.name or "broker group"
-        return next((one.replica.group for one in self.answer.members), "broker group")
+            return self.name or said("broker group")
+        return next((one.replica.group for one in self.answer.members), said("broker group"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,9 @@ def alarms(snapshot: Snapshot, lag_alert: int = 0) -> list[Alarm]:
         found += _of_group(group, snapshot.unreachable)
     backlog = snapshot.backlog
     if backlog.error:
-        found.append(Alarm(WARNING, f"The consumer groups cannot be read: {backlog.error}"))
+        found.append(Alarm(WARNING, said("The consumer groups cannot be read: {}", backlog.error)))
     found += [
-        Alarm(WARNING, f"Consumer group {name} lags: {words.number(lag)} messages.")
+        Alarm(WARNING, said("Consumer group {} lags: {} messages.", name, words.number(lag)))
         for name, lag in backlog.largest
         if 0 < lag_alert <= lag
     ]
@@ -146,33 +147,43 @@ def _of_group(group: GroupState, unreachable: frozenset[str]) -> Iterable[Alarm]
     if answer is None:
         return
     if answer.write_refusal:
-        yield Alarm(BAD, f"{title} refuses writes: {answer.write_refusal}", href="/ha")
+        yield Alarm(BAD, said("{} refuses writes: {}", title, answer.write_refusal), href="/ha")
     for member in answer.members:
         yield from _of_member(title, member, unreachable)
     store = answer.store
     if store.disk_use >= _DISK_WARNING:
         level = BAD if store.disk_use >= _DISK_BAD else WARNING
-        yield Alarm(level, f"{title}: the disk is {store.disk_use} % full.", _DISK_CURE, "/store")
+        yield Alarm(
+            level, said("{}: the disk is {} % full.", title, store.disk_use), _DISK_CURE, "/store"
+        )
     if store.pressure in _PRESSURE:
         level = BAD if store.pressure == "stop" else WARNING
         yield Alarm(level, f"{title}: {_PRESSURE[store.pressure]}")
     if store.dispatch_behind > _DISPATCH_BEHIND:
         behind = words.size(store.dispatch_behind)
-        yield Alarm(WARNING, f"{title}: queues are {behind} behind the log; deliveries are late.")
+        yield Alarm(
+            WARNING, said("{}: queues are {} behind the log; deliveries are late.", title, behind)
+        )
 
 
 def _of_member(title: str, member: v1.MemberStatus, unreachable: frozenset[str]) -> Iterable[Alarm]:
-    role = "leader" if member.role == v1.LEADER else "follower"
-    name = f"{title}: broker {member.replica.broker_id} ({role}, {member.addresses.client})"
+    role = said("leader") if member.role == v1.LEADER else said("follower")
+    name = said(
+        "{}: broker {} ({}, {})", title, member.replica.broker_id, role, member.addresses.client
+    )
     if not member.alive:
-        yield Alarm(BAD, f"{name} is not alive.", "Start it, or look at its log.", "/ha")
+        yield Alarm(
+            BAD, said("{} is not alive.", name), said("Start it, or look at its log."), "/ha"
+        )
     elif member.addresses.client in unreachable:
-        yield Alarm(BAD, f"{name} does not accept connections.", "Look at its log.", "/ha")
+        yield Alarm(
+            BAD, said("{} does not accept connections.", name), said("Look at its log."), "/ha"
+        )
     elif member.diverged:
-        yield Alarm(BAD, f"{name} is refused by the leader: {member.diverged}")
+        yield Alarm(BAD, said("{} is refused by the leader: {}", name, member.diverged))
     elif not member.in_sync:
-        behind = f", {words.size(member.behind)} behind" if member.behind else ""
-        yield Alarm(WARNING, f"{name} is not in sync{behind}.", href="/ha")
+        behind = said(", {} behind", words.size(member.behind)) if member.behind else ""
+        yield Alarm(WARNING, said("{} is not in sync{}.", name, behind), href="/ha")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +225,11 @@ class Picture:
 #: Units of a picture: 360 is the width of a phone, so that text is never scaled below its size.
 WIDTH, BOX_WIDTH, BOX_HEIGHT = 360, 154, 74
 _GAP = 14
-_STATES: Mapping[str, str] = {OK: "in sync", WARNING: "not in sync", BAD: "not reachable"}
+_STATES: Mapping[str, str] = {
+    OK: said("in sync"),
+    WARNING: said("not in sync"),
+    BAD: said("not reachable"),
+}
 
 
 def picture(group: GroupState, unreachable: frozenset[str]) -> Picture:
@@ -244,8 +259,13 @@ def picture(group: GroupState, unreachable: frozenset[str]) -> Picture:
 def _box(member: v1.MemberStatus, x: int, y: int, unreachable: frozenset[str]) -> Box:
     state = state_of(member, unreachable)
     is_leader = member.role == v1.LEADER
-    role = "leader" if is_leader else "follower"
-    lines = (member.addresses.client or "no address", f"log {words.size(member.log_end)}")
+    role = said("leader") if is_leader else said("follower")
+    lines = (
+        member.addresses.client or said("no address"),
+        said("log {}", words.size(member.log_end)),
+    )
     if state != OK:
         lines = (lines[0], _STATES[state])
-    return Box(x, y, state, f"broker {member.replica.broker_id} · {role}", lines, is_leader)
+    return Box(
+        x, y, state, said("broker {} · {}", member.replica.broker_id, role), lines, is_leader
+    )

@@ -16,6 +16,7 @@ from . import bodies, browse
 from .browse import Queue
 from .cluster import Cluster, problems
 from .inputs import bad, moment_ms, whole
+from .language import said
 
 #: Messages of a page: a screen, and with the largest bodies one answer of a broker.
 ROWS = 32
@@ -26,12 +27,14 @@ EXPORTED_MAX, EXPORTED_BYTES = 500, 16 << 20
 SEARCHED_BYTES = 64 << 20
 #: Ways to search, and their titles.
 WAYS = {
-    "time": "Time",
-    "key": "Key",
-    "id": "Message id",
-    "tag": "Tag",
-    "offset": "Queue and offset",
+    "time": said("Time"),
+    "key": said("Key"),
+    "id": said("Message id"),
+    "tag": said("Tag"),
+    "offset": said("Queue and offset"),
 }
+#: The order of a search by time that is not the default.
+NEWEST = "newest"
 Located = tuple[Queue, v2.Message]
 
 
@@ -64,20 +67,28 @@ def contains(message: v2.Message, wanted: str) -> tuple[bool, int]:
 
 
 def take(
-    stream: Iterable[Located], wanted: str, end_ms: int, room: tuple[int, int]
+    stream: Iterable[Located],
+    wanted: str,
+    limit_ms: int,
+    room: tuple[int, int],
+    *,
+    newest_first: bool = False,
 ) -> tuple[list[Located], dict[Queue, int], bool]:
-    """Return messages that match, the offsets behind those read, and whether more may follow.
+    """Return messages that match, the offsets at which the next page begins, and whether more may
+    follow.
 
-    `room` has the messages to return and the bytes of their bodies.
+    `limit_ms` is the time of the last ones, 0: there is none; `room` has the messages to return and
+    the bytes of their bodies.
     """
     found: list[Located] = []
     behind: dict[Queue, int] = {}
     rows, size = room
     searched = 0
     for scanned, (queue, message) in enumerate(stream, 1):
-        if end_ms and browse.stored_ms(message) > end_ms:
+        stored_ms, step = browse.stored_ms(message), 0 if newest_first else 1
+        if limit_ms and (stored_ms < limit_ms if newest_first else stored_ms > limit_ms):
             return found, behind, False
-        behind[queue] = browse.offset_of(message) + 1
+        behind[queue] = browse.offset_of(message) + step
         is_wanted, compared = contains(message, wanted)
         searched += compared
         if is_wanted:
@@ -101,7 +112,7 @@ class MessageSearch:
         way, value = query.get("by", "time"), query.get("value", "").strip()
         topic = query.get("topic", "").strip()
         if way not in WAYS:
-            raise bad("Search by one of: " + ", ".join(WAYS) + ".")
+            raise bad("Search by one of: {}.", ", ".join(WAYS))
         if not topic and way != "id":
             raise bad("Give the topic.")
         if way == "time":
@@ -109,7 +120,7 @@ class MessageSearch:
         if way == "offset":
             return self._by_offset(topic, query, rows)
         if not value:
-            raise bad(f"Give the {WAYS[way].lower()}.")
+            raise bad("Give a value to search for: {}.", WAYS[way])
         return self._by_index(way, topic, value, query, rows)
 
     def _by_index(
@@ -126,19 +137,25 @@ class MessageSearch:
                 try:
                     message = v2.Message.FromString(each.message)
                 except DecodeError:  # properties that are not text
-                    found.notes.append(f"The message {each.offset_id} cannot be shown.")
+                    found.notes.append(said("The message {} cannot be shown.", each.offset_id))
                     continue
                 queue = Queue(message.topic.name, name, message.system_properties.queue_id)
                 found.messages.append((queue, message))
             where = f"{name}: " if name else ""
             if answer.left_out:
-                found.notes.append(f"{where}older messages are left out; give an earlier end.")
+                found.notes.append(
+                    said("{}older messages are left out; give an earlier end.", where)
+                )
             if answer.index_behind:
                 behind = words.size(answer.index_behind)
-                found.notes.append(f"{where}the index is {behind} behind; messages may be missing.")
+                found.notes.append(
+                    said("{}the index is {} behind; messages may be missing.", where, behind)
+                )
         found.messages.sort(key=lambda one: -browse.stored_ms(one[1]))
         if len(found.messages) >= rows:
-            found.notes.append(f"Only the newest {rows} are shown; give an earlier end for others.")
+            found.notes.append(
+                said("Only the newest {} are shown; give an earlier end for others.", rows)
+            )
         found.messages = found.messages[:rows]
         return found
 
@@ -152,7 +169,7 @@ class MessageSearch:
 
     def _by_offset(self, topic: str, query: Mapping[str, str], rows: int) -> Found:
         queue = queue_of(topic, query)
-        offset = whole(query.get("offset", "").strip() or "0", "The offset")
+        offset = whole(query.get("offset", "").strip() or "0", said("The offset"))
         least, end = browse.bounds_of(self._cluster, queue)
         offset = max(offset, least)
         batch = browse.pull(self._cluster.connection, queue, offset, end, min(rows, ROWS))
@@ -161,7 +178,9 @@ class MessageSearch:
             found.following = {"offset": batch.next_offset}
         if offset > least:
             found.previous = {"offset": max(least, min(offset, end) - ROWS)}
-        found.notes.append(f"The queue has the offsets {least:,} to {end - 1:,}.")
+        found.notes.append(
+            said("The queue has the offsets {} to {}.", words.number(least), words.number(end - 1))
+        )
         return found
 
     def _by_time(self, topic: str, query: Mapping[str, str], rows: int) -> Found:
@@ -170,42 +189,51 @@ class MessageSearch:
         queues = sorted({Queue(topic, one.broker, one.queue_id) for one in status})
         found = Found()
         if len(queues) > browse.QUEUES_MAX:
-            text = f"Only the first {browse.QUEUES_MAX} of {len(queues)} queues are read."
+            text = said("Only the first {} of {} queues are read.", browse.QUEUES_MAX, len(queues))
             found.notes.append(text)
             queues = queues[: browse.QUEUES_MAX]
-        starts = self._starts(queues, query.get("at", ""), begin_ms, status)
+        newest_first = query.get("order") == NEWEST
+        known = {Queue(topic, one.broker, one.queue_id): one for one in status}
+        firsts = {queue: known[queue].min_offset for queue in queues}
+        ends = {queue: known[queue].max_offset for queue in queues}
+        since_ms, edges = (end_ms and end_ms + 1, ends) if newest_first else (begin_ms, firsts)
+        starts = self._starts(queues, query.get("at", ""), since_ms, edges)
+        starts = {queue: min(offset, ends[queue]) for queue, offset in starts.items()}
         connection = self._cluster.connection
-        ends = {Queue(topic, one.broker, one.queue_id): one.max_offset for one in status}
-        stream = browse.in_time_order(
-            queues,
-            starts.__getitem__,
-            lambda queue, offset: browse.pull(connection, queue, offset, ends[queue]),
-        )
+        if newest_first:
+            stream = browse.newest_first(
+                starts, firsts, lambda queue, at, end: browse.pull(connection, queue, at, end)
+            )
+        else:
+            stream = browse.in_time_order(
+                queues,
+                starts.__getitem__,
+                lambda queue, offset: browse.pull(connection, queue, offset, ends[queue]),
+            )
         room = rows, EXPORTED_BYTES
         wanted = query.get("contains", "").strip()[:200]
-        found.messages, behind, more = take(stream, wanted, end_ms, room)
+        limit_ms = begin_ms if newest_first else end_ms
+        found.messages, behind, more = take(
+            stream, wanted, limit_ms, room, newest_first=newest_first
+        )
         if more:
             at = ",".join(str(behind.get(queue, starts[queue])) for queue in queues)
             found.following = {"at": at}
         return found
 
     def _starts(
-        self, queues: list[Queue], at: str, begin_ms: int, status: list[v1.QueueStatus]
+        self, queues: list[Queue], at: str, at_ms: int, edges: dict[Queue, int]
     ) -> dict[Queue, int]:
-        """Return the first offset of each queue: where a page ended, by time, or its minimum."""
-        topic = queues[0].topic if queues else ""
+        """Return where to begin in each queue: where a page ended, by time, or at its edge."""
         if at:
-            offsets = [whole(text, "The position") for text in at.split(",")]
+            offsets = [whole(text, said("The position")) for text in at.split(",")]
             if len(offsets) != len(queues):
                 raise bad("The topic has other queues now: search again.")
             return dict(zip(queues, offsets, strict=True))
-        if not begin_ms:
-            firsts = {Queue(topic, one.broker, one.queue_id): one.min_offset for one in status}
-            return {queue: firsts[queue] for queue in queues}
-        return browse.offsets_at(self._cluster.connection, queues, begin_ms)
+        return browse.offsets_at(self._cluster.connection, queues, at_ms) if at_ms else edges
 
 
 def queue_of(topic: str, query: Mapping[str, str]) -> Queue:
     """Return the queue that a URL names."""
-    number = whole(query.get("queue", "").strip() or "0", "The queue", most=1_023)
+    number = whole(query.get("queue", "").strip() or "0", said("The queue"), most=1_023)
     return Queue(topic, query.get("broker", "").strip(), number)

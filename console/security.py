@@ -15,6 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .language import LANGUAGE, chosen
+
 #: Names by which a browser on this machine reaches the console.
 LOCAL_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 #: Name of the form field with the token.
@@ -86,6 +88,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
+        LANGUAGE.set(chosen(Headers(scope=scope)))
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -59,7 +59,12 @@ def serve(
     clock = Clock()
     app, watches = make_app(
         targets,
-        templates(token, allow_changes=allow_changes or login, trace_url=trace_url),
+        templates(
+            token,
+            allow_changes=allow_changes or login,
+            trace_url=trace_url,
+            has_archives=bool(archives),
+        ),
         clock.wall_ms,
         hosts=hosts,
         archives=Archives(archives),

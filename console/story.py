@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup
-
 from ..client.message import Message
 from ..operations import words
 from ..operations.broker_groups import BrokerGroups
@@ -19,6 +17,7 @@ from ..operations.errors import CliError
 from ..operations.message_states import PAST, StoredMessage, states
 from ..proto import paths, v1, v2
 from .cluster import Cluster
+from .language import counted, said
 from .overview import BAD, OK, WARNING
 from .views import link, quoted, time_in_zone
 
@@ -88,20 +87,36 @@ def traced(bodies: Iterable[bytes], message_id: str) -> list[Traced]:
     return sorted(found, key=lambda one: one.at_ms)
 
 
+def records_of(groups: BrokerGroups, message_id: str) -> list[Traced]:
+    """Return the trace records of a message; [] if the brokers write none."""
+    request = v1.QueryMessagesRequest(topic=_TRACE_TOPIC, key=message_id, count=_TRACES_MAX)
+    if not message_id:
+        return []
+    outcomes = groups.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+    found = [each for one in outcomes if one.answer for each in one.answer.messages]
+    return traced((v2.Message.FromString(one.message).body for one in found), message_id)
+
+
 def replicated(members: Sequence[v1.MemberStatus], end: int, stored_ms: int) -> Event:
     """Return which replicas have the log up to the end of the record."""
     having = [one for one in members if one.log_end >= end]
     names = ", ".join(
-        f"broker {one.replica.broker_id} ({'leader' if one.role == v1.LEADER else 'follower'})"
+        said(
+            "broker {} ({})",
+            one.replica.broker_id,
+            said("leader") if one.role == v1.LEADER else said("follower"),
+        )
         for one in having
     )
     confirmed = any(one.confirm >= end for one in members)
     missing = [one for one in members if one.in_sync and one.log_end < end]
     level = OK if confirmed and not missing else WARNING
-    text = f"{len(having)} of {words.counted(len(members), 'replica')}: {names or 'none'}"
+    text = said(
+        "{} of {}: {}", len(having), counted(len(members), "replica"), names or said("none")
+    )
     if not confirmed:
-        text += "; not confirmed by the group yet"
-    return Event(0, "Replicated", text, level, order_ms=stored_ms)
+        text = said("{}; not confirmed by the group yet", text)
+    return Event(0, said("Replicated"), text, level, order_ms=stored_ms)
 
 
 def is_acknowledged(records: Iterable[Traced]) -> bool:
@@ -118,36 +133,44 @@ def of_group(
     events = []
     for one in records:
         if one.retries is None:
-            text = f"after {words.span(one.took_ms)}"
-            events.append(Event(one.at_ms, f"Acknowledged by {group}", text, OK, href))
+            text = said("after {}", words.span(one.took_ms))
+            events.append(Event(one.at_ms, said("Acknowledged by {}", group), text, OK, href))
         else:
-            text = f"attempt {one.retries + 1}"
-            events.append(Event(one.at_ms, f"Delivered to {group}", text, "", href))
+            text = said("attempt {}", one.retries + 1)
+            events.append(Event(one.at_ms, said("Delivered to {}", group), text, "", href))
     for each in held:
-        holder = f", held by {each.client_id}" if each.client_id else ""
-        text = Markup("attempt {} of its record{}; invisible to other consumers until {}").format(
-            each.attempt, holder, time_in_zone(each.visible_ms)
+        text = said(
+            "attempt {} of its record; invisible to other consumers until {}",
+            each.attempt,
+            time_in_zone(each.visible_ms),
         )
-        events.append(Event(each.delivered_ms, f"In flight in {group}", text, "", href, _LAST))
+        if each.client_id:
+            text = said("{}, held by {}", text, each.client_id)
+        events.append(
+            Event(each.delivered_ms, said("In flight in {}", group), text, "", href, _LAST)
+        )
     state, at_ms = row["state"], row["at_ms"] or 0
-    attempts = f"after {words.counted(row['attempts'], 'attempt')}" if row["attempts"] else ""
+    attempts = said("after {}", counted(row["attempts"], "attempt")) if row["attempts"] else ""
     if state == "dead letter":
-        text = f"not acknowledged {attempts}" if attempts else "not acknowledged"
+        text = said("not acknowledged {}", attempts) if attempts else said("not acknowledged")
         letters = f"/dead-letters/{quoted(group)}"
-        events.append(Event(at_ms, f"Dead letter of {group}", text, BAD, letters))
+        events.append(Event(at_ms, said("Dead letter of {}", group), text, BAD, letters))
     elif state == "retrying":
-        events.append(Event(at_ms, f"Stored again for {group}", attempts, WARNING, href))
+        events.append(Event(at_ms, said("Stored again for {}", group), attempts, WARNING, href))
     elif state == "consumed after a retry":
-        events.append(Event(at_ms, f"Stored again for {group}", attempts, "", href))
-        events.append(Event(0, f"Consumed by {group}", "its offset is past the copy", OK, href))
-    elif state == PAST and not is_acknowledged(records):
-        text = (
-            f"it is {row['consumer_offset']:,}; it is not known whether a consumer acknowledged"
-            " the message, its filter left it out, or a reset skipped it"
+        events.append(Event(at_ms, said("Stored again for {}", group), attempts, "", href))
+        events.append(
+            Event(0, said("Consumed by {}", group), said("its offset is past the copy"), OK, href)
         )
-        events.append(Event(0, f"The offset of {group} is past it", text, "", href))
+    elif state == PAST and not is_acknowledged(records):
+        text = said(
+            "it is {}; it is not known whether a consumer acknowledged the message, "
+            "its filter left it out, or a reset skipped it",
+            words.number(row["consumer_offset"]),
+        )
+        events.append(Event(0, said("The offset of {} is past it", group), text, "", href))
     elif state.startswith(("waiting", "in flight")) and not held and not records:
-        events.append(Event(0, f"Waits for {group}", "not delivered yet", "", href))
+        events.append(Event(0, said("Waits for {}", group), said("not delivered yet"), "", href))
     return events
 
 
@@ -176,7 +199,7 @@ class Stories:
             story.rows = states(self._cluster.groups(), found, groups[:GROUPS_MAX])
             if located is not None:
                 story.events.append(self._replicated(broker, located, message.stored_ms))
-            records = self._traced(broker, message.message_id)
+            records = records_of(broker, message.message_id)
             for row in story.rows:
                 held = self._held(broker, row["group"], message)
                 own = [one for one in records if one.group == row["group"]]
@@ -186,7 +209,7 @@ class Stories:
         except CliError as error:
             story.notes.append(str(error))
         if len(groups) > GROUPS_MAX:
-            story.notes.append(f"{len(groups) - GROUPS_MAX} more groups consume the topic.")
+            story.notes.append(said("{} more groups consume the topic.", len(groups) - GROUPS_MAX))
         story.events = timeline(story.events)
         return story
 
@@ -198,15 +221,6 @@ class Stories:
             raise outcome.error or CliError("no answer")
         end = located.physical_offset + located.size
         return replicated(outcome.answer.members, end, stored_ms)
-
-    def _traced(self, broker: BrokerGroups, message_id: str) -> list[Traced]:
-        """Return the trace records; [] if the broker writes none."""
-        request = v1.QueryMessagesRequest(topic=_TRACE_TOPIC, key=message_id, count=_TRACES_MAX)
-        if not message_id:
-            return []
-        outcomes = broker.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
-        found = [each for one in outcomes if one.answer for each in one.answer.messages]
-        return traced((v2.Message.FromString(one.message).body for one in found), message_id)
 
     def _held(self, broker: BrokerGroups, group: str, message: Message) -> list[v1.GroupDelivery]:
         request = v1.DescribeGroupRequest(
@@ -223,15 +237,19 @@ class Stories:
 
 def sent_and_stored(message: Message, broker: str, located: v1.FoundMessage | None) -> list[Event]:
     """Return the first events, from the message itself."""
-    where = f"queue {message.queue_id} at offset {message.offset}"
+    where = said("queue {} at offset {}", message.queue_id, message.offset)
     if broker:
-        where += f" of {broker}"
+        where = said("{} of {}", where, broker)
     if located is not None:
-        where += f", {located.physical_offset:,} in the log"
+        where = said("{}, {} in the log", where, words.number(located.physical_offset))
     events = [
-        Event(message.born_ms, "Sent by the producer", ""),
-        Event(message.stored_ms, "Stored", where, OK, link("/topics/" + quoted(message.topic))),
+        Event(message.born_ms, said("Sent by the producer"), ""),
+        Event(
+            message.stored_ms, said("Stored"), where, OK, link("/topics/" + quoted(message.topic))
+        ),
     ]
     if message.deliver_ms:
-        events.append(Event(message.deliver_ms, "Due", "a delayed message waits until then"))
+        events.append(
+            Event(message.deliver_ms, said("Due"), said("a delayed message waits until then"))
+        )
     return events

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import StrictUndefined
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, UploadFile
@@ -23,6 +23,7 @@ from starlette.routing import Route
 from .. import __version__
 from ..operations import words
 from ..operations.errors import CliError, Exit
+from .language import COOKIE, LANGUAGES, Templates, counted, said
 from .security import (
     FILE_FORM_FIELD_BYTES_MAX,
     FILE_FORM_FIELDS_MAX,
@@ -37,18 +38,18 @@ from .sessions import CURRENT
 
 #: The navigation: path and title of each section.
 SECTIONS = (
-    ("/", "Overview"),
-    ("/topics", "Topics"),
-    ("/groups", "Groups"),
-    ("/messages", "Messages"),
-    ("/dead-letters", "Dead letters"),
-    ("/timers", "Timers"),
-    ("/ha", "High availability"),
-    ("/store", "Store"),
-    ("/spark", "Spark"),
-    ("/clients", "Clients"),
-    ("/users", "Users"),
-    ("/configuration", "Configuration"),
+    ("/", said("Overview")),
+    ("/topics", said("Topics")),
+    ("/groups", said("Groups")),
+    ("/messages", said("Messages")),
+    ("/dead-letters", said("Dead letters")),
+    ("/timers", said("Timers")),
+    ("/ha", said("High availability")),
+    ("/store", said("Store")),
+    ("/spark", said("Spark")),
+    ("/clients", said("Clients")),
+    ("/users", said("Users")),
+    ("/configuration", said("Configuration")),
 )
 # Pages outside the path of their section.
 _SECTION_OF = {"message": "/messages", "client": "/clients", "audit": "/users"}
@@ -57,11 +58,11 @@ _SLICE_BYTES = 16 << 10
 #: Forms with a file that are parsed and handled at a time: each is in memory more than once.
 _FILES_AT_ONCE = 2
 _TITLES = {
-    400: "Not a valid request",
-    403: "Not allowed",
-    404: "Not found",
-    413: "Too large",
-    500: "The console failed",
+    400: said("Not a valid request"),
+    403: said("Not allowed"),
+    404: said("Not found"),
+    413: said("Too large"),
+    500: said("The console failed"),
 }
 
 
@@ -109,15 +110,16 @@ class Plan:
     is_dangerous: bool = True
 
 
-def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Environment:
+def templates(
+    token: str, *, allow_changes: bool, trace_url: str = "", has_archives: bool = True
+) -> Templates:
     """Return the templates, which all clusters of a console share.
 
     `token` is a secret of this process, which every form carries; `trace_url` has the place
-    `{trace_id}`.
+    `{trace_id}`. Without archives the navigation lacks their section.
     """
     # Message bodies and names come from clients: every value is escaped.
-    found = Environment(
-        loader=PackageLoader(__package__, "templates"),
+    found = Templates(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -133,11 +135,14 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
         "q": quoted,
     }
     found.globals |= {
-        "sections": SECTIONS,
+        "sections": [one for one in SECTIONS if has_archives or one[0] != "/spark"],
+        "languages": LANGUAGES,
+        "language_cookie": COOKIE,
         "version": __version__,
         "trace_url": trace_url,
         "allow_changes": allow_changes,
-        "counted": words.counted,
+        "counted": counted,
+        "said": said,
         "link": link,
         "token_field": TOKEN_FIELD,
         "token": token,
@@ -148,12 +153,12 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
 def moment(ms: int) -> str:
     """Return a time in UTC, which the script of a page shows in the zone of the browser."""
     text = words.moment(ms)
-    return Markup('<time data-ms="{}">{}</time>').format(ms, text) if ms > 0 else text
+    return Markup(f'<time data-ms="{ms}">{text}</time>') if ms > 0 else text
 
 
 def _clock_time(ms: int) -> str:
     """Return a time of the day in UTC, which the script shows in the zone of the browser."""
-    return Markup('<time data-ms="{}" data-clock>{}</time>').format(ms, words.clock_time(ms))
+    return Markup(f'<time data-ms="{ms}" data-clock>{words.clock_time(ms)}</time>')
 
 
 def time_in_zone(ms: int) -> str:
@@ -166,7 +171,7 @@ class Views:
 
     def __init__(
         self,
-        templates: Environment,
+        templates: Templates,
         *,
         endpoint: str,
         base: str = "",
@@ -194,7 +199,7 @@ class Views:
             "token": session.token if session else self._token,
             "user": session.credentials.access_key if session else "",
         }
-        return self._templates.get_template(template).render(self._own, **{**login, **values})
+        return self._templates.render(template, self._own, **{**login, **values})
 
     def page(
         self, request: Request, template: str, *, status: int = 200, **values: Any
@@ -221,7 +226,7 @@ class Views:
         else:
             assert isinstance(error, CliError)
             status, sentence = _STATUS.get(error.code, 502), str(error)
-        title = _TITLES.get(status, "The cluster did not answer as expected")
+        title = _TITLES.get(status, said("The cluster did not answer as expected"))
         return self.page(
             request,
             "error.html",
@@ -245,7 +250,9 @@ class Views:
 
         async def endpoint(request: Request) -> Response:
             if not (self.allow_changes or is_own):
-                text = "This console is read-only. To allow changes, start it with --allow-changes."
+                text = said(
+                    "This console is read-only. To allow changes, start it with --allow-changes."
+                )
                 raise HTTPException(403, text)
             if not too_large:
                 return await change(request, await read_form(request))
@@ -257,7 +264,9 @@ class Views:
             session = CURRENT.get()
             token = session.token if session else self._token
             if not is_own_page(request.headers) or not is_token(token, form.text("token")):
-                text = "The form is from another page, or the console has restarted. Reload it."
+                text = said(
+                    "The form is from another page, or the console has restarted. Reload it."
+                )
                 raise HTTPException(403, text)
             found = await run_in_threadpool(handler, request, form)
             if place := found.headers.get("location"):
@@ -269,19 +278,21 @@ class Views:
 
 async def read_form(request: Request) -> Form:
     """Read a form of bounded size. Raises HTTPException."""
-    data = await _body(request, FORM_BYTES_MAX, f"A form has at most {FORM_BYTES_MAX} bytes.")
+    data = await _body(
+        request, FORM_BYTES_MAX, said("A form has at most {} bytes.", FORM_BYTES_MAX)
+    )
     try:
         pairs = parse_qsl(
             data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
         )
     except ValueError:
-        raise HTTPException(400, "The form is malformed.") from None
+        raise HTTPException(400, said("The form is malformed.")) from None
     return Form(pairs)
 
 
 async def parse_file_form(headers: Headers, data: bytearray) -> Form:
     """Parse a form with a file, and empty `data`. Raises HTTPException."""
-    malformed = HTTPException(400, "The form is malformed.")
+    malformed = HTTPException(400, said("The form is malformed."))
     if not headers.get("content-type", "").startswith("multipart/form-data;"):
         raise malformed
     parser = _FileFormParser(
@@ -336,7 +347,7 @@ async def _body(request: Request, bytes_max: int, too_large: str) -> bytearray:
             if size <= bytes_max:
                 data += chunk
     except ClientDisconnect:
-        raise HTTPException(400, "The form is incomplete.") from None
+        raise HTTPException(400, said("The form is incomplete.")) from None
     if size > bytes_max:
         raise HTTPException(413, too_large)
     return data

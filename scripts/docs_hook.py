@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 #: File in the repository -> page of the site.
 OUTSIDE = {
     "README.md": "index.md",
+    "README.zh-CN.md": "zh/index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "reporting.md",

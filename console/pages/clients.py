@@ -3,8 +3,9 @@
 A client is connected to several broker groups: its rows of all groups are one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,8 +16,9 @@ from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster import CALL_S, Cluster, problems
 from ..inputs import bad
-from ..paging import page_of
+from ..language import said
 from ..views import Views
+from .named import searched
 
 # A client has 5 s to answer; the broker's own time comes on top.
 _STACK_S = CALL_S + 2
@@ -41,6 +43,11 @@ class ClientRow:
         return min((one.client for one in self.statuses), key=lambda one: one.last_seen_ms_ago)
 
     @property
+    def name(self) -> str:
+        """The id of the client."""
+        return self.statuses[0].client.client_id
+
+    @property
     def kind(self) -> str:
         """The kind of the client in words; "" if it is unknown."""
         return next((one.kind for one in self.statuses if one.kind), "")
@@ -63,6 +70,15 @@ class ClientRow:
             words += (one.client_id, one.language, one.version, one.peer, one.protocol, status.kind)
             words += (*status.groups, *status.topics)
         return " ".join(words)
+
+
+_COLUMNS: dict[str, Callable[[ClientRow], Any]] = {
+    "name": lambda row: row.name,
+    "kind": lambda row: row.kind,
+    "language": lambda row: f"{row.client.language} {row.client.version}",
+    "address": lambda row: row.client.peer,
+    "last": lambda row: row.client.last_seen_ms_ago,
+}
 
 
 def client_rows(found: Iterable[v1.ClientStatus]) -> list[ClientRow]:
@@ -91,16 +107,13 @@ class ClientPages:
 
     def clients(self, request: Request) -> Response:
         """List the clients that match `q`."""
-        query = request.query_params
         outcomes = [self._listed(name) for name in self._cluster.names()]
         rows = client_rows(status for _, found in answers(outcomes) for status in found)
-        wanted = query.get("q", "")[:255]
         return self._views.page(
             request,
             "clients.html",
-            title="Clients",
-            page=page_of(rows, wanted, query.get("page", ""), ClientRow.text),
-            wanted=wanted,
+            title=said("Clients"),
+            **searched(request, rows, _COLUMNS, ClientRow.text),
             problems=problems(outcomes),
         )
 
@@ -147,7 +160,7 @@ class ClientPages:
         outcomes = groups.each(paths.GET_CLIENT_STACK, wanted, v1.GetClientStackResponse)
         stacks = [one.answer.stack for one in outcomes if one.answer is not None]
         if stacks:
-            return self.client(request, stack=stacks[0] or "The client sent an empty stack.")
+            return self.client(request, stack=stacks[0] or said("The client sent an empty stack."))
         errors = [one.error for one in outcomes if one.error is not None]
         refused = [one for one in errors if one.code is not Exit.NOT_FOUND] or errors
         return self.client(request, refusal=str(refused[0]))

@@ -6,8 +6,9 @@ from starlette.routing import BaseRoute
 
 from ...proto import paths, v1
 from ..cluster import CALL_S, Cluster
-from ..paging import page_of
+from ..language import said
 from ..views import Views
+from .paging import page_of
 
 
 class ConfigurationPages:
@@ -34,7 +35,7 @@ class ConfigurationPages:
         return self._views.page(
             request,
             "configuration.html",
-            title="Configuration",
+            title=said("Configuration"),
             page=page_of(shown, wanted, query.get("page", ""), _text),
             wanted=wanted,
             changed=changed,

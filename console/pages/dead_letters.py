@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...operations import words
 from ...operations.broker_groups import answers
 from ...operations.errors import CliError
 from ...operations.message_states import PAST, StoredMessage, newest, states
@@ -23,42 +22,50 @@ from .. import browse
 from ..browse import Queue
 from ..cluster import Cluster, problems
 from ..inputs import bad, whole
+from ..language import counted, said
 from ..search import EXPORTED_MAX, Located, MessageSearch
+from ..story import records_of
 from ..views import Form, Plan, Views, link, moment, quoted
-from .groups import all_groups, group_rows
+from .groups import LETTERS, all_groups, group_rows, reason_of
 from .messages import copy_of, message_row
 from .topics import consumers_of, kind_of
 
-PREFIX = "%DLQ%"
 #: Reasons and topics that a page counts, those of most dead letters first.
 _CAUSES_MAX = 12
-#: What a group did with a copy, by the state of `operations/message_states.py`.
-_FATES = {
-    PAST: "consumed by {group}",
-    "consumed after a retry": "consumed by {group} after a retry",
-    "retrying": "in retry",
-    "dead letter": "failed again",
-    "waiting": "still waiting",
-    "in flight or waiting": "still waiting",
-}
 #: Messages of one redrive: each is read and sent while the page waits.
 REDRIVEN_MAX = 100
-# Properties in which applications write why they gave up; brokers write no reason.
-_REASONS = ("reason", "error", "exception")
 
 
 def letter_row(located: Located) -> dict[str, Any]:
     """Return what a list shows of a dead letter."""
     queue, message = located
     properties = message.system_properties
-    given = message.user_properties
     return {
         **message_row(located),
         "place": f"{queue.broker}:{queue.queue_id}:{properties.queue_offset}",
         "origin": properties.dead_letter_queue.topic,
-        "reason": next((given[name] for name in _REASONS if given.get(name)), "–"),
+        "reason": reason_of(message) or "–",
         "attempts": properties.delivery_attempt,
     }
+
+
+def fate_of(state: str, group: str, at_ms: int = 0) -> str:
+    """Return what a group did with a copy, by the state of `operations/message_states.py`.
+
+    `at_ms`: when it acknowledged it, 0 if no trace tells.
+    """
+    consumed = said("consumed by {}", group)
+    if at_ms:
+        consumed = said("consumed by {} at {}", group, moment(at_ms))
+    fates = {
+        PAST: consumed,
+        "consumed after a retry": said("{} after a retry", consumed),
+        "retrying": said("in retry"),
+        "dead letter": said("failed again"),
+        "waiting": said("still waiting"),
+        "in flight or waiting": said("still waiting"),
+    }
+    return fates.get(state, state)
 
 
 def places_of(group: str, texts: Sequence[str]) -> list[tuple[Queue, int]]:
@@ -66,13 +73,13 @@ def places_of(group: str, texts: Sequence[str]) -> list[tuple[Queue, int]]:
     if not texts:
         raise bad("Select messages.")
     if len(texts) > REDRIVEN_MAX:
-        raise bad(f"Select at most {REDRIVEN_MAX} messages.")
+        raise bad("Select at most {} messages.", REDRIVEN_MAX)
     found = []
     for text in dict.fromkeys(texts):
         broker, queue, offset = ("::" + text).rsplit(":", 2)
-        number = whole(queue, "The queue", most=1_023)
-        place = Queue(PREFIX + group, broker.removeprefix("::"), number)
-        found.append((place, whole(offset, "The offset")))
+        number = whole(queue, said("The queue"), most=1_023)
+        place = Queue(LETTERS + group, broker.removeprefix("::"), number)
+        found.append((place, whole(offset, said("The offset"))))
     return found
 
 
@@ -102,11 +109,11 @@ class DeadLetterPages:
     def groups(self, request: Request) -> Response:
         """List the consumer groups with dead letters, those with most of them first."""
         outcomes = all_groups(self._cluster, system=False)
-        rows = group_rows(answers(outcomes), "dead letters")
+        rows = sorted(group_rows(answers(outcomes)), key=lambda row: (-row.dead_letters, row.name))
         return self._views.page(
             request,
             "dead_letters.html",
-            title="Dead letters",
+            title=said("Dead letters"),
             rows=[row for row in rows if row.dead_letters][:200],
             problems=problems(outcomes),
         )
@@ -115,7 +122,7 @@ class DeadLetterPages:
         """Show the dead letters of a group, the oldest first, and when they were sent again."""
         group, query = request.path_params["group"], request.query_params
         wanted = query.get("contains", "")
-        asked = {"by": "time", "topic": PREFIX + group, "contains": wanted}
+        asked = {"by": "time", "topic": LETTERS + group, "contains": wanted}
         found = self._search.find({**asked, "at": query.get("at", "")})
         path = f"/dead-letters/{quoted(group)}"
         kinds: dict[str, str] = {}
@@ -125,7 +132,7 @@ class DeadLetterPages:
         return self._views.page(
             request,
             "dead_letters_of.html",
-            title=f"Dead letters of {group}",
+            title=said("Dead letters of {}", group),
             group=group,
             wanted=wanted,
             rows=[
@@ -158,7 +165,11 @@ class DeadLetterPages:
             for broker in self._cluster.names():
                 copy = newest(groups, broker, state["target"], state["copy_id"])
                 for row in states(groups, StoredMessage(broker, copy), [group]) if copy else ():
-                    fate = _FATES.get(row["state"], row["state"]).format(group=group)
+                    records = records_of(groups, state["copy_id"])
+                    acknowledged = [
+                        one.at_ms for one in records if one.group == group and one.retries is None
+                    ]
+                    fate = fate_of(row["state"], group, max(acknowledged, default=0))
         return {**state, "fate": fate}
 
     def _read(self, group: str, texts: Sequence[str]) -> list[Located]:
@@ -180,34 +191,44 @@ class DeadLetterPages:
         pending = sum(not state["sent_again"] for state in states)
         refusal = ""
         if not targets:
-            refusal = "No selected message names its original topic."
+            refusal = said("No selected message names its original topic.")
         elif sent == len(found):
-            refusal = "All selected messages were sent again before."
+            refusal = said("All selected messages were sent again before.")
         elif not pending:
-            refusal = "No selected message can be sent."
+            refusal = said("No selected message can be sent.")
         sentences = [
-            f"To send again: {words.counted(pending, 'dead letter')}, to"
-            f" {', '.join(targets) or 'no topic'}.",
-            f"Sent again before, and omitted: {sent}.",
-            f"Other consumer groups that get them as well: {', '.join(others) or 'none'}.",
-            "The copies are new messages. The dead letters stay until retention deletes them.",
+            said(
+                "To send again: {}, to {}.",
+                counted(pending, "dead letter"),
+                ", ".join(targets) or said("no topic"),
+            ),
+            said("Sent again before, and omitted: {}.", sent),
+            said(
+                "Other consumer groups that get them as well: {}.",
+                ", ".join(others) or said("none"),
+            ),
+            said(
+                "The copies are new messages. The dead letters stay until retention deletes them."
+            ),
         ]
         rows: list[dict[str, object]] = [
             {
-                "dead letter": f"queue {queue.queue_id} offset {browse.offset_of(message)}",
-                "to topic": origin_of(message) or "unknown: not sent",
-                "message id": message.system_properties.message_id,
-                "sent before": state["sent_again"],
+                said("dead letter"): said(
+                    "queue {} offset {}", queue.queue_id, browse.offset_of(message)
+                ),
+                said("to topic"): origin_of(message) or said("unknown: not sent"),
+                said("message id"): message.system_properties.message_id,
+                said("sent before"): state["sent_again"],
             }
             for (queue, message), state in zip(found, states, strict=True)
         ]
         texts = [letter_row(one)["place"] for one in found]
         path = f"/dead-letters/{quoted(group)}"
         plan = Plan(
-            f"Redrive dead letters of {group}",
+            said("Redrive dead letters of {}", group),
             sentences,
             f"{path}/redrive",
-            "Send them again",
+            said("Send them again"),
             path,
             fields={"places": " ".join(texts)},
             rows=rows,
@@ -221,18 +242,22 @@ class DeadLetterPages:
         kinds: dict[str, str] = {}
         rows = []
         for queue, offset in places_of(group, form.text("places").split()):
-            row = {"dead letter": f"queue {queue.queue_id} offset {offset}"}
+            row = {said("dead letter"): said("queue {} offset {}", queue.queue_id, offset)}
             try:
                 wanted, is_sent = self._send(queue, offset, kinds)
-                how = "sent as" if is_sent else "omitted: sent before as"
-                row |= {"to topic": wanted.topic, "result": f"{how} {wanted.message_id}"}
+                text = (
+                    said("sent as {}", wanted.message_id)
+                    if is_sent
+                    else said("omitted: sent before as {}", wanted.message_id)
+                )
+                row |= {said("to topic"): wanted.topic, said("result"): text}
             except CliError as error:
-                row |= {"to topic": "–", "result": f"failed: {error}"}
+                row |= {said("to topic"): "–", said("result"): said("failed: {}", error)}
             rows.append(row)
         return self._views.page(
             request,
             "redriven.html",
-            title="Result",
+            title=said("Result"),
             group=group,
             rows=rows,
             sent=sum(row["result"].startswith("sent") for row in rows),
@@ -243,20 +268,28 @@ class DeadLetterPages:
         """Show what a redrive of every dead letter that matches does."""
         group = request.path_params["group"]
         wanted = request.query_params.get("contains", "")[:200]
-        which = f"that contain “{wanted}” " if wanted else ""
         path = f"/dead-letters/{quoted(group)}"
+        which = said("Every dead letter of {} that is stored by now is sent again.", group)
+        if wanted:
+            which = said(
+                "Every dead letter of {} with “{}” that is stored by now is sent again.",
+                group,
+                wanted,
+            )
         sentences = [
-            f"Every dead letter of {group} {which}that is stored by now is sent again to its "
-            f"original topic, {REDRIVEN_MAX} at a time; the page shows the progress.",
-            "What an earlier redrive has sent is omitted.",
-            "Every consumer group of these topics gets the copies.",
-            "The copies are new messages. The dead letters stay until retention deletes them.",
+            which,
+            said("They are sent to their original topics, {} at a time.", REDRIVEN_MAX),
+            said("What an earlier redrive has sent is omitted."),
+            said("Every consumer group of these topics gets the copies."),
+            said(
+                "The copies are new messages. The dead letters stay until retention deletes them."
+            ),
         ]
         plan = Plan(
-            f"Redrive all dead letters of {group}",
+            said("Redrive all dead letters of {}", group),
             sentences,
             f"{path}/redrive-all",
-            "Send all again",
+            said("Send all again"),
             path,
             fields={"contains": wanted, "end": str(self._wall_ms())},
         )
@@ -269,10 +302,10 @@ class DeadLetterPages:
         """
         group = request.path_params["group"]
         names = ("sent", "omitted", "failed")
-        counts = {name: whole(form.text(name) or "0", "The count") for name in names}
-        asked = {"by": "time", "topic": PREFIX + group}
+        counts = {name: whole(form.text(name) or "0", said("The count")) for name in names}
+        asked = {"by": "time", "topic": LETTERS + group}
         asked |= {name: form.text(name) for name in ("contains", "end", "at")}
-        whole(asked["end"], "The end")
+        whole(asked["end"], said("The end"))
         found = self._search.find(asked, REDRIVEN_MAX)
         kinds: dict[str, str] = {}
         failures: list[dict[str, object]] = []
@@ -283,12 +316,12 @@ class DeadLetterPages:
                 counts["sent" if is_sent else "omitted"] += 1
             except CliError as error:
                 counts["failed"] += 1
-                place = f"queue {queue.queue_id} offset {offset}"
-                failures.append({"dead letter": place, "failure": str(error)})
+                place = said("queue {} offset {}", queue.queue_id, offset)
+                failures.append({said("dead letter"): place, said("failure"): str(error)})
         return self._views.page(
             request,
             "redriving.html",
-            title="Redrive",
+            title=said("Redrive"),
             group=group,
             counts=counts,
             failures=failures,
@@ -313,7 +346,7 @@ class DeadLetterPages:
         queue, message = letter
         topic = origin_of(message)
         if not topic:
-            raise CliError("It does not name its original topic.")
+            raise CliError(said("It does not name its original topic."))
         if topic not in kinds:
             kinds[topic] = kind_of(self._cluster, topic)
         draft = copy_of(message, topic, kinds[topic])
@@ -326,7 +359,7 @@ class DeadLetterPages:
             wanted = self._copy(letter, kinds)
             found = earlier(self._cluster.groups(), wanted)
         except CliError as error:
-            return {"sent_again": f"unknown: {error}", "copy_id": "", "target": ""}
+            return {"sent_again": said("unknown: {}", error), "copy_id": "", "target": ""}
         if found is None:
             return {"sent_again": "", "copy_id": "", "target": ""}
         stored = moment(found.system_properties.store_timestamp.ToMilliseconds())

@@ -20,6 +20,7 @@ from ...proto import paths, v1, v2
 from .. import bodies, browse
 from ..browse import Queue
 from ..cluster import Cluster
+from ..language import said
 from ..search import ROWS, Located
 from ..views import Views, link, quoted
 from .clients import client_rows
@@ -87,7 +88,7 @@ class SearchPage:
         return self._views.page(
             request,
             "search.html",
-            title="Search",
+            title=said("Search"),
             searched=wanted,
             names={kind: names[:_NAMES_SHOWN] for kind, names in found.items()},
             links={

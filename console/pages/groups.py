@@ -3,13 +3,14 @@
 The lag counts messages that are not consumed yet, with those in flight and in retry topics.
 """
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -19,32 +20,34 @@ from ...operations import words
 from ...operations.broker_groups import Outcome, answers, distinct
 from ...operations.errors import CliError, Exit
 from ...operations.group_settings import group_settings
-from ...proto import paths, v1
+from ...proto import paths, v1, v2
 from .. import browse
-from ..cluster import Cluster, check, problems
+from ..cluster import CALL_S, Cluster, check, problems
 from ..consumers import Facts, why
+from ..history import Rates
 from ..inputs import bad, moment_ms, whole
-from ..paging import PAGE_ROWS, page_of
+from ..language import counted, said
+from ..live import Watch
 from ..views import Form, Plan, Views, moved, quoted, time_in_zone
 from .named import Section, searched
+from .paging import PAGE_ROWS, page_of
 
 _ATTEMPTS_MAX = 1_000
 _GIVEN_MAX = 255
-_SORTS = ("name", "lag", "dead letters")
 logger = logging.getLogger(__name__)
 _SECTION = Section(
-    "group",
+    said("group"),
     "/groups",
     paths.DELETE_GROUP,
     partial(v1.DeleteGroupRequest, force=True),
     v1.DeleteGroupResponse,
     {
-        "created": "The group is created.",
-        "unchanged": "The group existed with these settings.",
-        "deleted": "The group is deleted.",
-        "paused": "Consumption is paused: consumers get no messages.",
-        "resumed": "Consumption is resumed.",
-        "reset": "The offsets are set. Consumers continue there.",
+        "created": said("The group is created."),
+        "unchanged": said("The group existed with these settings."),
+        "deleted": said("The group is deleted."),
+        "paused": said("Consumption is paused: consumers get no messages."),
+        "resumed": said("Consumption is resumed."),
+        "reset": said("The offsets are set. Consumers continue there."),
     },
 )
 _EDGES = {
@@ -55,6 +58,8 @@ _EDGES = {
 _DELIVERIES = 100
 #: Queues whose oldest message is read for its age: each costs a call.
 _OLDEST_OF = 8
+#: Clients whose subscriptions are read, those that hold the most messages: each costs a call.
+_SUBSCRIPTIONS_OF = 4
 
 
 @dataclass(slots=True)
@@ -64,22 +69,29 @@ class GroupRow(Facts):
     orderly: bool = False
 
 
-def group_rows(
-    found: Iterable[tuple[str, list[v1.ListGroupsResponse]]], sort: str = "name"
-) -> list[GroupRow]:
-    """Return the consumer groups of all broker groups, sorted by one of `_SORTS`."""
+#: What the topic of a group's dead letters begins with.
+LETTERS = "%DLQ%"
+# Properties in which applications write why they gave up; brokers write no reason.
+_REASONS = ("reason", "error", "exception")
+_COLUMNS: dict[str, Callable[[GroupRow], Any]] = {
+    "name": lambda row: row.name,
+    "lag": lambda row: row.lag,
+    "flight": lambda row: row.in_flight,
+    "retries": lambda row: row.retries,
+    "dead": lambda row: row.dead_letters,
+    "clients": lambda row: row.clients,
+}
+
+
+def group_rows(found: Iterable[tuple[str, list[v1.ListGroupsResponse]]]) -> list[GroupRow]:
+    """Return the consumer groups of all broker groups, by name."""
     rows: dict[str, GroupRow] = {}
     for page in (page for _, pages in found for page in pages):
         for config, progress in zip(page.groups, page.progress, strict=True):
             row = rows.setdefault(config.name, GroupRow(config.name, orderly=config.orderly))
             row.paused = row.paused or not config.consume_enable
             row.add(progress)
-    by_name = sorted(rows.values(), key=lambda row: row.name)
-    if sort == "lag":
-        return sorted(by_name, key=lambda row: -row.lag)
-    if sort == "dead letters":
-        return sorted(by_name, key=lambda row: -row.dead_letters)
-    return by_name
+    return [rows[name] for name in sorted(rows)]
 
 
 def all_groups(cluster: Cluster, *, system: bool) -> list[Outcome[list[v1.ListGroupsResponse]]]:
@@ -98,13 +110,41 @@ def clients_of(found: Iterable[v1.DescribeGroupResponse]) -> list[v1.GroupClient
     return [latest[name] for name in sorted(latest)]
 
 
+def reason_of(message: v2.Message) -> str:
+    """Return why an application gave a message up; "" if it does not tell."""
+    given = message.user_properties
+    return next((given[name] for name in _REASONS if given.get(name)), "")
+
+
+def subscriptions_of(
+    cluster: Cluster, client_ids: Iterable[str]
+) -> dict[str, list[v1.ClientSubscription]]:
+    """Return what clients have told of their subscriptions; [] if it is not known."""
+    found: dict[str, list[v1.ClientSubscription]] = {name: [] for name in client_ids}
+    calls = []
+    for name in found:
+        for broker in cluster.names():
+            request = v1.ListClientsRequest(client_id=name, broker=broker)
+            call = cluster.connection.start(
+                paths.LIST_CLIENTS, request, v1.ListClientsResponse, CALL_S
+            )
+            calls.append((name, call))
+    for name, call in calls:  # which are answered at the same time
+        with contextlib.suppress(CliError):  # a broker group may not know the client
+            told = max((one.subscriptions for one in call().clients), key=len, default=())
+            found[name] = max(found[name], list(told), key=len)
+    return found
+
+
 class GroupPages:
     """The section of consumer groups."""
 
-    def __init__(self, cluster: Cluster, views: Views, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, cluster: Cluster, views: Views, watch: Watch) -> None:
         self._cluster = cluster
         self._views = views
-        self._wall_ms = wall_ms
+        self._wall_ms = watch.wall_ms
+        self._absent_ms = watch.absent_ms
+        self._rates = Rates()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of this section."""
@@ -124,17 +164,12 @@ class GroupPages:
 
     def groups(self, request: Request) -> Response:
         """List the groups that match `q`."""
-        query = request.query_params
-        sort = query.get("sort", "")
-        outcomes = all_groups(self._cluster, system=bool(query.get("system")))
-        _, found = searched(request, group_rows(answers(outcomes), sort))
+        outcomes = all_groups(self._cluster, system=bool(request.query_params.get("system")))
         return self._views.page(
             request,
             "groups.html",
-            title="Groups",
-            **found,
-            sort=sort if sort in _SORTS else "name",
-            sorts=_SORTS,
+            title=said("Groups"),
+            **searched(request, group_rows(answers(outcomes)), _COLUMNS),
             problems=problems(outcomes),
             notice=_notice(request),
         )
@@ -159,6 +194,10 @@ class GroupPages:
         holding = Counter(one.client_id for _, one in held if one.client_id)
         clients = clients_of(found)
         clients.sort(key=lambda one: -holding[one.client_id])
+        came = sum(queue.max_offset for queue in queues if not queue.retry)
+        failed = problems(outcomes)
+        rates = [] if failed else self._rates.add(name, now_ms, came, came - row.lag)
+        row.absent_ms = self._absent_ms(name)
         return self._views.page(
             request,
             "group.html",
@@ -173,11 +212,16 @@ class GroupPages:
             clients_max=PAGE_ROWS,
             held=held,
             why=why(row, [one for _, one in held], now_ms, self._oldest_ms(queues)),
+            last_reason=self._last_reason(name) if row.dead_letters else "",
             holding=holding,
             held_max=_DELIVERIES,
             now_ms=now_ms,
             shown_topic=query.get("topic", ""),
-            problems=problems(outcomes),
+            rates=rates,
+            subscriptions=subscriptions_of(
+                self._cluster, [one.client_id for one in clients[:_SUBSCRIPTIONS_OF]]
+            ),
+            problems=failed,
             notice=_notice(request),
         )
 
@@ -194,13 +238,30 @@ class GroupPages:
             found += [browse.stored_ms(message) for message in batch.messages]
         return min(found, default=0)
 
+    def _last_reason(self, name: str) -> str:
+        """Return the reason that the newest dead letter of a group gives; "" without one."""
+        topic, connection = LETTERS + name, self._cluster.connection
+        try:
+            known = {
+                browse.Queue(topic, one.broker, one.queue_id): one
+                for one in browse.queues_of(self._cluster, topic)
+            }
+            newest = browse.newest_first(
+                {queue: one.max_offset for queue, one in known.items()},
+                {queue: one.min_offset for queue, one in known.items()},
+                lambda queue, at, end: browse.pull(connection, queue, at, end),
+            )
+            return next((reason_of(message) for _, message in newest), "")
+        except CliError:  # the user may lack the right to read the topic
+            return ""
+
     def _describe(self, name: str, deliveries: int = 0) -> list[Outcome[v1.DescribeGroupResponse]]:
         request = v1.DescribeGroupRequest(name=name, deliveries=deliveries)
         return self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
 
     def new(self, request: Request) -> Response:
         """Show the form of a new group."""
-        return self._views.page(request, "group_new.html", title="New group")
+        return self._views.page(request, "group_new.html", title=said("New group"))
 
     def create(self, request: Request, form: Form) -> Response:
         """Create a group in every broker group."""
@@ -211,7 +272,7 @@ class GroupPages:
         wanted = v1.CreateGroupRequest(
             name=name,
             orderly=bool(form.text("orderly")),
-            max_attempts=whole(attempts, "Attempts", least=1, most=_ATTEMPTS_MAX),
+            max_attempts=whole(attempts, said("Attempts"), least=1, most=_ATTEMPTS_MAX),
         )
         outcomes = self._cluster.each(paths.CREATE_GROUP, wanted, v1.CreateGroupResponse)
         return _SECTION.created(name, outcomes)
@@ -224,21 +285,22 @@ class GroupPages:
         is_paused = not all(answer.group.consume_enable for answer in found)
         url = f"/groups/{quoted(name)}"
         if is_paused:
-            effect = f"The {clients} connected clients get messages again."
-            verb, enable = "Resume", "yes"
+            effect = said("The {} connected clients get messages again.", clients)
+            title, button = said("Resume group {}", name), said("Resume consumption")
         else:
-            effect = (
-                f"The {clients} connected clients get no messages until it is resumed. Messages in"
-                " flight can still be acknowledged."
+            effect = said(
+                "The {} connected clients get no messages until it is resumed. "
+                "Messages in flight can still be acknowledged.",
+                clients,
             )
-            verb, enable = "Pause", ""
+            title, button = said("Pause group {}", name), said("Pause consumption")
         plan = Plan(
-            f"{verb} group {name}",
+            title,
             [effect],
             f"{url}/consumption",
-            f"{verb} consumption",
+            button,
             url,
-            fields={"enable": enable},
+            fields={"enable": "yes" if is_paused else ""},
             is_dangerous=not is_paused,
         )
         return self._views.plan(request, plan)
@@ -272,7 +334,7 @@ class GroupPages:
             request,
             "group_reset.html",
             status=400 if error else 200,
-            title=f"Reset offsets of {name}",
+            title=said("Reset offsets of {}", name),
             name=name,
             topics=distinct(queue.topic for queue in queues if not queue.retry),
             given={**given, "to": query.get("to") or "time"},
@@ -294,18 +356,20 @@ class GroupPages:
         moved = [each for each in changes if each.before != each.after or each.in_flight]
         rows = [change_row(change) for change in moved]
         url = f"/groups/{quoted(name)}"
-        set_to = Markup("Set group {} on topic {} to {}.")
-        sentences: list[str] = [set_to.format(name, fields["topic"], _where(fields))]
-        sentences.append(str(moves.effect(*changes)))
+        where = _where(fields)
+        if fields["queue"]:
+            where = said("{}, queue {}", where, fields["queue"])
+        sentences = [said("Set group {} on topic {} to {}.", name, fields["topic"], where)]
+        sentences.append(_effect(moves.effect(*changes)))
         plan = Plan(
-            f"Reset the offsets of {name}",
+            said("Reset the offsets of {}", name),
             sentences + problems(looked),
             f"{url}/reset",
-            "Set the offsets",
+            said("Set the offsets"),
             url,
             fields=fields,
             rows=rows,
-            refusal="" if rows else "Every queue that answered has this offset already.",
+            refusal="" if rows else said("Every queue that answered has this offset already."),
         )
         return self._views.plan(request, plan)
 
@@ -350,11 +414,16 @@ def _losses(plans: Sequence[v1.DeleteGroupResponse]) -> list[str]:
     topics = distinct(topic for plan in plans for topic in plan.topics)
     offsets = distinct(topic for plan in plans for topic in plan.offsets)
     return [
-        f"Topics that are deleted: {', '.join(topics) or 'none'}.",
-        f"Pending retries and dead letters that are lost: {sum(p.messages for p in plans):,}.",
-        f"Offsets that are lost on: {', '.join(offsets) or 'no topic'}.",
-        f"Connected clients, for which the group stays deleted for ten minutes: "
-        f"{max(plan.clients for plan in plans)}.",
+        said("Topics that are deleted: {}.", ", ".join(topics) or said("none")),
+        said(
+            "Pending retries and dead letters that are lost: {}.",
+            words.number(sum(p.messages for p in plans)),
+        ),
+        said("Offsets that are lost on: {}.", ", ".join(offsets) or said("no topic")),
+        said(
+            "Connected clients, for which the group stays deleted for ten minutes: {}.",
+            max(plan.clients for plan in plans),
+        ),
     ]
 
 
@@ -385,7 +454,7 @@ def _reset_request(group: str, fields: dict[str, str]) -> v1.ResetOffsetsRequest
     elif to == "time":
         request.timestamp_ms = int(fields["time"])
     elif to == "offset":
-        request.offset = whole(fields["offset"], "The offset")
+        request.offset = whole(fields["offset"], said("The offset"))
     else:
         raise bad("Choose the position: earliest, latest, a time, an offset or a shift.")
     if fields["queue"]:
@@ -394,28 +463,26 @@ def _reset_request(group: str, fields: dict[str, str]) -> v1.ResetOffsetsRequest
 
 
 def _queue_id(fields: dict[str, str]) -> int:
-    return whole(fields["queue"], "The queue", most=1_023)
+    return whole(fields["queue"], said("The queue"), most=1_023)
 
 
 def _shift(fields: dict[str, str]) -> int:
     """Return the number of messages of a shift; negative: back. Raises CliError."""
     text = fields["shift"]
-    found = whole(text.lstrip("+-"), "The number of messages", least=1)
+    found = whole(text.lstrip("+-"), said("The number of messages"), least=1)
     return -found if text.startswith("-") else found
 
 
 def _where(fields: dict[str, str]) -> str:
-    queue = f" of queue {fields['queue']}" if fields["queue"] else ""
     if fields["to"] == "time":
-        moment = time_in_zone(int(fields["time"]))
-        return Markup("the first message{} stored at {} or later").format(queue, moment)
+        return said("the first message stored at {} or later", time_in_zone(int(fields["time"])))
     if fields["to"] == "shift":
         count = _shift(fields)
-        way = "back" if count < 0 else "forward"
-        return f"{words.counted(abs(count), 'message')} {way}{queue}"
+        messages = counted(abs(count), "message")
+        return said("{} back", messages) if count < 0 else said("{} forward", messages)
     if fields["to"] == "offset":
-        return f"offset {fields['offset']}{queue}"
-    return f"the {'first message' if fields['to'] == 'earliest' else 'end'}{queue}"
+        return said("offset {}", fields["offset"])
+    return said("the first message") if fields["to"] == "earliest" else said("the end")
 
 
 def _reset_done(name: str, changes: Sequence[v1.OffsetChange]) -> Response:
@@ -425,22 +492,33 @@ def _reset_done(name: str, changes: Sequence[v1.OffsetChange]) -> Response:
     return moved(f"/groups/{quoted(name)}", done="reset", **numbers)
 
 
+def _effect(found: moves.Effect) -> str:
+    """Return the sentence of the commands, for translation."""
+    return said(
+        "{} messages are consumed again, {} are skipped; {} deliveries in flight can no longer be"
+        " acknowledged.",
+        words.number(found.again),
+        words.number(found.skipped),
+        words.number(found.in_flight),
+    )
+
+
 def _notice(request: Request) -> str:
     """Return the notice of a change that has led to this page."""
     numbers = [request.query_params.get(name, "") for name in ("again", "skipped", "in_flight")]
     notice = _SECTION.notice(request)
     if notice and all(number.isascii() and number.isdigit() for number in numbers):
-        return f"{notice} {moves.Effect(*map(int, numbers))}"
+        return said("{} {}", notice, _effect(moves.Effect(*map(int, numbers))))
     return notice
 
 
 def change_row(change: v1.OffsetChange) -> dict[str, object]:
     """Return a row of the plan of a reset."""
     return {
-        "topic": change.topic,
-        "broker group": change.broker,
-        "queue": change.queue_id,
-        "before": change.before if change.before >= 0 else "none",
-        "after": change.after,
-        "to consume": change.max_offset - change.after,
+        said("topic"): change.topic,
+        said("broker group"): change.broker,
+        said("queue"): change.queue_id,
+        said("before"): change.before if change.before >= 0 else said("none"),
+        said("after"): change.after,
+        said("to consume"): change.max_offset - change.after,
     }

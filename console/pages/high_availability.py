@@ -16,6 +16,7 @@ from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, choice, whole
+from ..language import said
 from ..live import Watch, event, streaming
 from ..overview import picture
 from ..replication import group_values, view_of
@@ -73,7 +74,7 @@ class HighAvailabilityPages:
         return self._views.page(
             request,
             "ha.html",
-            title="High availability",
+            title=said("High availability"),
             groups=[group_values(view_of(one.answer)) for one in outcomes if one.answer],
             brokers=[(one, picture(one, seen.unreachable)) for one in seen.groups if one.answer],
             problems=problems(outcomes),
@@ -111,11 +112,11 @@ class HighAvailabilityPages:
             answer = self._call(group, change, dry_run=True)
             steps = [_sentence(step) for step in answer.steps]
             if what == "replay" and not answer.messages:
-                refusal = "There is nothing to replay."
+                refusal = said("There is nothing to replay.")
         except CliError as error:
             if error.code is Exit.NOT_FOUND:
                 raise
-            refusal = f"This cannot be done now: {error}"
+            refusal = said("This cannot be done now: {}", error)
         plan = Plan(
             change.title,
             [*steps, *([] if refusal else change.more)],
@@ -134,11 +135,11 @@ class HighAvailabilityPages:
         answer = self._call(group, change, dry_run=False)
         steps = [_sentence(step) for step in answer.steps]
         if what == "replay":
-            steps.append(f"{answer.messages} messages were sent again.")
+            steps.append(said("{} messages were sent again.", answer.messages))
         elif answer.message:
             steps.append(_sentence(answer.message))
         return self._views.page(
-            request, "ha_changed.html", title="Result", group=group, steps=steps
+            request, "ha_changed.html", title=said("Result"), group=group, steps=steps
         )
 
     def _call(self, group: str, change: Change, *, dry_run: bool) -> v1.ChangeReplicationResponse:
@@ -162,64 +163,69 @@ def change_of(what: str, given: Mapping[str, str], group: str) -> Change:
         return _drain(given, group)
     if what == "replay":
         return _replay(given, group)
-    raise CliError(f"There is no change '{what[:40]}' of a group.", Exit.NOT_FOUND)
+    raise CliError(said("There is no change '{}' of a group.", what[:40]), Exit.NOT_FOUND)
 
 
 def _switchover(given: Mapping[str, str], group: str) -> Change:
-    to = whole(given.get("to", "").strip(), "The broker id", most=_BROKER_ID_MAX)
+    to = whole(given.get("to", "").strip(), said("The broker id"), most=_BROKER_ID_MAX)
     asked = v1.SwitchoverRequest(to=to, max_wait_ms=_CATCH_UP_MS)
     return Change(
         v1.ChangeReplicationRequest(switchover=asked),
-        f"Make broker {to} the leader of {group}",
-        "Switch over",
+        said("Make broker {} the leader of {}", to, group),
+        said("Switch over"),
         {"to": str(to)},
-        ["Sends wait during the change; clients see no errors."],
+        [said("Sends wait during the change; clients see no errors.")],
     )
 
 
 def _policy(given: Mapping[str, str], group: str) -> Change:
     how = given.get("replication", "")
-    number = choice(_REPLICATION, how, "kind of replication")
+    number = choice(_REPLICATION, how, said("kind of replication"))
     least = given.get("min_in_sync", "").strip()
     asked = v1.SetPolicyRequest()
     if number:
         asked.sync = how == "sync"
     if least:
-        asked.min_in_sync = whole(least, "In-sync replicas", least=1, most=_IN_SYNC_MAX)
+        asked.min_in_sync = whole(least, said("In-sync replicas"), least=1, most=_IN_SYNC_MAX)
     if not (number or least):
         raise bad("Choose what the policy changes.")
     return Change(
         v1.ChangeReplicationRequest(policy=asked),
-        f"Change the replication policy of {group}",
-        "Change the policy",
+        said("Change the replication policy of {}", group),
+        said("Change the policy"),
         {"replication": how, "min_in_sync": least},
     )
 
 
 def _drain(given: Mapping[str, str], group: str) -> Change:
-    is_drain = bool(choice({"yes": 1, "no": 0}, given.get("drain", ""), "answer"))
-    title = f"Drain {group}" if is_drain else f"Let {group} accept messages again"
+    is_drain = bool(choice({"yes": 1, "no": 0}, given.get("drain", ""), said("answer")))
+    title = said("Drain {}", group) if is_drain else said("Let {} accept messages again", group)
     return Change(
         v1.ChangeReplicationRequest(drain=v1.SetDrainRequest(drain=is_drain)),
         title,
-        "Drain" if is_drain else "Accept messages",
+        said("Drain") if is_drain else said("Accept messages"),
         {"drain": "yes" if is_drain else "no"},
     )
 
 
 def _replay(given: Mapping[str, str], group: str) -> Change:
     text, file_id = given.get("broker", "").strip(), given.get("file", "")[:_FILE_ID_CHARS]
-    broker_id = whole(text, "The broker id", most=_BROKER_ID_MAX) if text else -1
-    what = "an archived tail" if file_id else "the archived tails"
+    broker_id = whole(text, said("The broker id"), most=_BROKER_ID_MAX) if text else -1
+    what = said("an archived tail") if file_id else said("the archived tails")
     return Change(
         v1.ChangeReplicationRequest(replay=v1.ReplayTails(broker_id=broker_id, file_id=file_id)),
-        f"Replay {what} of {group}",
-        "Send again",
+        said("Replay {} of {}", what, group),
+        said("Send again"),
         {"broker": text, "file": file_id},
         [
-            "Each message is sent to the leader as by a producer; the archives stay. Messages that "
-            "were sent by their producers meanwhile are then stored twice.",
-            "A replay that is interrupted continues where it stopped when it is started again.",
+            said(
+                "Each message is sent to the leader as by a producer; the archives stay. "
+                "Messages that were sent by their producers meanwhile are then stored "
+                "twice."
+            ),
+            said(
+                "A replay that is interrupted continues where it stopped when it is started again."
+            ),
         ],
         timeout_s=_REPLAY_S,
     )

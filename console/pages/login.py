@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote
 
-from jinja2 import Environment
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -26,6 +25,7 @@ from ...operations.errors import CliError, ForbiddenError
 from ...proto import paths, v1
 from ..cluster import CALL_S
 from ..inputs import bad
+from ..language import Templates, said
 from ..security import is_own_page, is_token
 from ..sessions import CURRENT, BearerToken, Session, Sessions, owner_of
 from ..views import Form, read_form
@@ -35,10 +35,10 @@ _COOKIE = "cometmq-session"
 _BY_PAGES = ("/state", "/live", "/ha/live")
 _FAILURES_MAX = 5
 _NAME_MAX, _SECRET_MAX, _TOKEN_MAX = 64, 128, 8 << 10
-_WRONG = (
+_WRONG = said(
     "The cluster does not accept this login. Check the name and the secret key, or get a new token."
 )
-_TOO_MANY = "There were too many wrong logins of this user. Try again in a minute."
+_TOO_MANY = said("There were too many wrong logins of this user. Try again in a minute.")
 
 
 class Gate:
@@ -48,7 +48,7 @@ class Gate:
         self,
         app: ASGIApp,
         connection: Connection,
-        templates: Environment,
+        templates: Templates,
         steady_ns: Callable[[], int],
     ) -> None:
         """`connection` makes its calls as the user of the session."""
@@ -104,16 +104,16 @@ class Gate:
 
     def _page(self, to: str, problem: str = "", status: int = 200, user: str = "") -> Response:
         """Return the page; `to` is the path after a login, `user` the name that was given."""
-        text = self._templates.get_template("login.html").render(
-            to=to, problem=problem, user=user, base=""
-        )
+        text = self._templates.render("login.html", to=to, problem=problem, user=user, base="")
         return HTMLResponse(text, status)
 
     async def _login(self, request: Request) -> Response:
         form = await read_form(request)
         own = is_token(str(self._templates.globals["token"]), form.text("token"))
         if not own or not is_own_page(request.headers):
-            raise HTTPException(403, "The form is from another page, or the console has restarted.")
+            raise HTTPException(
+                403, said("The form is from another page, or the console has restarted.")
+            )
         again = partial(self._page, form.text("to"), user=form.text("user")[:_NAME_MAX])
         try:
             credentials = _credentials(form)
@@ -177,8 +177,10 @@ class Gate:
                 return
             raise
         raise CliError(
-            "This cluster checks no users (authenticationEnabled=false): start the console without "
-            "--login."
+            said(
+                "This cluster checks no users (authenticationEnabled=false): start the "
+                "console without --login."
+            )
         )
 
 

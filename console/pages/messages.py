@@ -24,7 +24,8 @@ from ..browse import Queue
 from ..cluster import Cluster
 from ..descriptors import VALUES_MAX, Decoded
 from ..inputs import bad
-from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
+from ..language import said
+from ..search import EXPORTED_MAX, NEWEST, ROWS, WAYS, Found, Located, MessageSearch, queue_of
 from ..story import Stories, Story, trace_id
 from ..views import Form, Views, link, moved, quoted
 from .topics import consumers_of, draft_of, kind_of, lines
@@ -36,7 +37,7 @@ _COOKIE = "cometmq-console-types"
 _FORM_COOKIE = "cometmq-console-body"
 #: Topics that the form offers.
 _OFFERED_MAX = 500
-_KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
+_KEPT = ("topic", "by", "value", "order", "begin", "end", "contains", "broker", "queue")
 
 
 def message_row(located: Located) -> dict[str, Any]:
@@ -102,10 +103,12 @@ def not_shown(decoded: Decoded) -> list[str]:
     """Return sentences about what the text of a protobuf body does not have."""
     found = []
     if decoded.has_more_values:
-        shown = f"Only the first {words.number(VALUES_MAX)} values of the body are shown"
-        found.append(f"{shown}, in the order of the field numbers. The download has all.")
+        shown = said("Only the first {} values of the body are shown", words.number(VALUES_MAX))
+        found.append(said("{}, in the order of the field numbers. The download has all.", shown))
     if decoded.unknown_bytes:
-        found.append(f"The type has no field for {words.size(decoded.unknown_bytes)} of the body.")
+        found.append(
+            said("The type has no field for {} of the body.", words.size(decoded.unknown_bytes))
+        )
     return found
 
 
@@ -137,7 +140,7 @@ class MessagePages:
 
     def messages(self, request: Request) -> Response:
         """Show the form, and what the search of the URL finds."""
-        query = request.query_params
+        query = {"order": NEWEST, **request.query_params}
         found, error = Found(), ""
         # A tab leads to an empty form, and keeps the topic.
         has_text = query.get("by") in ("key", "id", "tag")
@@ -152,8 +155,10 @@ class MessagePages:
             request,
             "messages.html",
             status=400 if error else 200,
-            title="Messages",
+            title=said("Messages"),
             query={**kept, "by": query.get("by", "time"), "offset": query.get("offset", "")},
+            can_follow=query["order"] == NEWEST and not (query.get("at") or query.get("end")),
+            is_followed=bool(query.get("follow")),
             ways=WAYS,
             topics=self._topics(),
             asked=asked,
@@ -240,7 +245,7 @@ class MessagePages:
             request,
             "message.html",
             status=status,
-            title=f"Message {offset} of {queue.topic}",
+            title=said("Message {} of {}", offset, queue.topic),
             queue=queue,
             offset=offset,
             properties=message.system_properties,
@@ -288,7 +293,7 @@ class MessagePages:
         found = self._as_protobuf(cookies.get(_COOKIE, ""), name, body)
         if query.get("as") or found.is_shown:
             return found
-        note = f"This body is not shown as {name}, the last choice. {found.note}"
+        note = said("This body is not shown as {}, the last choice. {}", name, found.note)
         return BodyAs(bodies.shown(body, ""), note, name)
 
     def _as_protobuf(self, key: str, name: str, body: bytes) -> BodyAs:
@@ -341,7 +346,7 @@ class MessagePages:
         return self._views.page(
             request,
             "message_copy.html",
-            title="Send a copy",
+            title=said("Send a copy"),
             queue=queue,
             offset=offset,
             draft=draft,
@@ -366,7 +371,7 @@ class MessagePages:
         return self._views.page(
             request,
             "message_sent.html",
-            title="The copy is sent",
+            title=said("The copy is sent"),
             topic=topic,
             receipt=result.receipts[0],
             back=message_link("/message", queue, offset),

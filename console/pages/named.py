@@ -1,6 +1,6 @@
 """What the pages of topics and of consumer groups share: lists by name, creation, deletion."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -10,8 +10,9 @@ from starlette.responses import Response
 from ...operations.broker_groups import Outcome, answers
 from ..cluster import Cluster, check, problems
 from ..inputs import bad
-from ..paging import Slice, page_of
+from ..language import said
 from ..views import Form, Plan, Views, moved, quoted
+from .paging import page_of, sorted_by
 
 R = TypeVar("R")
 
@@ -19,7 +20,9 @@ R = TypeVar("R")
 class Named(Protocol):
     """A row of a list."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the row is about."""
 
 
 N = TypeVar("N", bound=Named)
@@ -71,10 +74,10 @@ class Section(Generic[R]):
         losses = sentences([answer for _, answer in answers(looked)])
         url = self.url(name)
         plan = Plan(
-            f"Delete {self.what} {name}",
+            said("Delete {} {}", self.what, name),
             losses + problems(looked),
             f"{url}/delete",
-            f"Delete the {self.what}",
+            said("Delete the {}", self.what),
             url,
             typed=name,
         )
@@ -84,16 +87,26 @@ class Section(Generic[R]):
         """Delete an object; its name must have been typed. Raises CliError."""
         name = request.path_params["name"]
         if form.text("typed") != name:
-            raise bad(f"The typed name is not that of the {self.what}.")
+            raise bad("The typed name is not that of the {}.", self.what)
         wanted = self.deletion(name=name, accept_loss=True)
         looked = self.deletions(cluster, name)
         check(cluster.groups().carry_out(self.delete_path, wanted, self.plan, looked))
         return moved(self.path, done="deleted")
 
 
-def searched(request: Request, rows: Sequence[N]) -> tuple[Slice[N], dict[str, Any]]:
-    """Return the page of a list that a URL asks for, and what its template shows of the search."""
+def searched(
+    request: Request,
+    rows: Iterable[N],
+    columns: Mapping[str, Callable[[N], Any]],
+    text: Callable[[N], str] = lambda row: row.name,
+) -> dict[str, Any]:
+    """Return what the template of a list shows: the page that a URL asks for, and its parameters.
+
+    `columns` are those that can be sorted, with the key of a row; a search looks at its `text`.
+    """
     query = request.query_params
-    wanted = query.get("q", "")[:_SEARCH_MAX]
-    page = page_of(rows, wanted, query.get("page", ""), lambda row: row.name)
-    return page, {"page": page, "wanted": wanted, "system": bool(query.get("system"))}
+    wanted, sort = query.get("q", "")[:_SEARCH_MAX], query.get("sort", "")
+    sort = sort if sort.removeprefix("-") in columns else next(iter(columns))
+    page = page_of(sorted_by(rows, columns, sort), wanted, query.get("page", ""), text)
+    system = "1" if query.get("system") else ""
+    return {"page": page, "query": {"q": wanted, "sort": sort, "system": system}, "wanted": wanted}

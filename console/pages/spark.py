@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from ...proto import paths, v1
 from ..archives import RECORDS_MAX, Archives
 from ..cluster import Cluster, problems
+from ..language import said
 from ..views import Views
 
 
@@ -37,7 +38,7 @@ class SparkPages:
         return self._views.page(
             request,
             "spark.html",
-            title="Spark",
+            title=said("Spark"),
             marks=[(one.broker, one.answer) for one in outcomes if one.answer is not None],
             archives=archives,
             records_max=RECORDS_MAX,

@@ -16,25 +16,26 @@ from ...proto import paths, v1
 from ..cluster import Cluster, problems
 from ..forecast import forecast, growth, oldest
 from ..inputs import whole
+from ..language import said
 from ..live import Watch
-from ..paging import page_of
 from ..views import Views, link
+from .paging import page_of
 
 _BROKER_ID_MAX = 1_000_000
 
 #: What a reason of retention means for a segment.
 REASONS = {
-    "last": ("written to", "ok"),
-    "young": ("kept: young", ""),
-    "hour": ("expired, waits for its hour", "warning"),
-    "not written out": ("not written out", ""),
-    "archive": ("kept for the archive", "warning"),
-    "replica": ("kept for a follower", "warning"),
-    "held": ("held by a reader", "warning"),
-    "batch": ("deleted in a later round", "warning"),
-    "behind": ("behind an older one", "warning"),
-    "expired": ("deleted next", "bad"),
-    "disk": ("deleted for space", "bad"),
+    "last": (said("written to"), "ok"),
+    "young": (said("kept: young"), ""),
+    "hour": (said("expired, waits for its hour"), "warning"),
+    "not written out": (said("not written out"), ""),
+    "archive": (said("kept for the archive"), "warning"),
+    "replica": (said("kept for a follower"), "warning"),
+    "held": (said("held by a reader"), "warning"),
+    "batch": (said("deleted in a later round"), "warning"),
+    "behind": (said("behind an older one"), "warning"),
+    "expired": (said("deleted next"), "bad"),
+    "disk": (said("deleted for space"), "bad"),
 }
 
 
@@ -58,7 +59,7 @@ class StorePages:
         replica = query.get("replica", "")
         asked = v1.DescribeStoreRequest()
         if replica:
-            asked.broker_id = whole(replica, "The broker id", most=_BROKER_ID_MAX)
+            asked.broker_id = whole(replica, said("The broker id"), most=_BROKER_ID_MAX)
         outcomes = self._cluster.groups(among).each(
             paths.DESCRIBE_STORE, asked, v1.DescribeStoreResponse
         )
@@ -69,7 +70,7 @@ class StorePages:
         return self._views.page(
             request,
             "store.html",
-            title="Store",
+            title=said("Store"),
             problems=problems(outcomes),
             broker=found.broker,
             brokers={name: link("/store", broker=name) for name in self._cluster.names() if name},

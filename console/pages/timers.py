@@ -15,6 +15,7 @@ from ...operations.errors import CliError
 from ...proto import paths, v1, v2
 from ..cluster import Cluster, problems
 from ..inputs import bad, choice, moment_ms
+from ..language import said
 from ..views import Form, Plan, Views, link, moved
 from .topics import consumers_of
 
@@ -30,15 +31,17 @@ WINDOWS = {
 _POINTS = 120
 # Tiles: messages due within these times.
 _SOON_MS = (60_000, 3_600_000, 86_400_000)
-#: Messages of a page, and messages read for a search: some milliseconds of the broker each hundred.
-_ROWS, _SCANNED_MAX = 100, 1_024
+#: Messages of a page: two screens.
+_ROWS = 20
+#: Messages read for a search, and those of one call: some milliseconds of the broker each hundred.
+_SCANNED_MAX, _ASKED = 1_024, 100
 #: Transactions of a page.
 _TRANSACTIONS_MAX = 100
 _OUTCOMES = {"commit": v2.COMMIT, "rollback": v2.ROLLBACK}
 _NOTICES = {
-    "recalled": "The message is recalled: it is not delivered.",
-    "commit": "The transaction is committed: its message is in its topic.",
-    "rollback": "The transaction is rolled back: its message is not delivered.",
+    "recalled": said("The message is recalled: it is not delivered."),
+    "commit": said("The transaction is committed: its message is in its topic."),
+    "rollback": said("The transaction is rolled back: its message is not delivered."),
 }
 
 
@@ -148,7 +151,7 @@ class TimerPages:
             request,
             "timers.html",
             status=400 if error else 200,
-            title="Timers and transactions",
+            title=said("Timers and transactions"),
             problems=[*problems(outcomes), *problems(transactions)],
             notice=_NOTICES.get(query.get("done", ""), ""),
             error=error,
@@ -170,7 +173,7 @@ class TimerPages:
         found = Waiting()
         scanned = 0
         while len(found.rows) < _ROWS and scanned < _SCANNED_MAX:
-            asked.count = _ROWS
+            asked.count = _ASKED if wanted else _ROWS
             outcomes = self._cluster.each(paths.LIST_TIMERS, asked, v1.ListTimersResponse)
             read = [(one.broker, one.answer) for one in outcomes if one.answer is not None]
             page = merged(read)
@@ -187,13 +190,15 @@ class TimerPages:
         query = request.query_params
         topic, handle = _named(query.get("topic", ""), query.get("handle", ""))
         plan = Plan(
-            "Recall a delayed message",
+            said("Recall a delayed message"),
             [
-                f"Message {query.get('id', '')[:255]} of topic {topic} is not delivered.",
-                "A recall cannot be undone. It has no effect if the message is due before it.",
+                said("Message {} of topic {} is not delivered.", query.get("id", "")[:255], topic),
+                said(
+                    "A recall cannot be undone. It has no effect if the message is due before it."
+                ),
             ],
             "/timers/recall",
-            "Recall the message",
+            said("Recall the message"),
             "/timers",
             fields={"topic": topic, "handle": handle},
         )
@@ -211,22 +216,26 @@ class TimerPages:
         query = request.query_params
         topic, ident = _named(query.get("topic", ""), query.get("id", ""))
         outcome = query.get("to", "")
-        choice(_OUTCOMES, outcome, "outcome")
+        choice(_OUTCOMES, outcome, said("outcome"))
         if outcome == "commit":
-            groups = ", ".join(consumers_of(self._cluster, topic)) or "none yet"
-            effect = f"Its message is stored in topic {topic}. Consumer groups: {groups}."
+            groups = ", ".join(consumers_of(self._cluster, topic)) or said("none yet")
+            title, button = said("Commit a transaction"), said("Commit")
+            effect = said("Its message is stored in topic {}. Consumer groups: {}.", topic, groups)
         else:
-            effect = f"Its message is never delivered to the consumers of topic {topic}."
+            title, button = said("Roll back a transaction"), said("Roll back")
+            effect = said("Its message is never delivered to the consumers of topic {}.", topic)
         plan = Plan(
-            f"{outcome.capitalize()} a transaction",
+            title,
             [
-                f"Transaction {ident} ends.",
+                said("Transaction {} ends.", ident),
                 effect,
-                "The producer is not asked. The outcome is final: a later report of the other "
-                "outcome by the producer is refused.",
+                said(
+                    "The producer is not asked. The outcome is final: a later report of "
+                    "the other outcome by the producer is refused."
+                ),
             ],
             "/timers/decide",
-            outcome.capitalize(),
+            button,
             "/timers#transactions",
             fields={"topic": topic, "id": ident, "to": outcome},
         )
@@ -236,11 +245,12 @@ class TimerPages:
         """Commit a transaction, or roll it back."""
         topic, ident = _named(form.text("topic"), form.text("id"))
         outcome = form.text("to")
+        ends = choice(_OUTCOMES, outcome, said("outcome"))
         wanted = v2.EndTransactionRequest(
             topic=v2.Resource(name=topic),
             message_id=ident.split(":", 2)[-1],
             transaction_id=ident,
-            resolution=v2.TransactionResolution.ValueType(choice(_OUTCOMES, outcome, "outcome")),
+            resolution=v2.TransactionResolution.ValueType(ends),
         )
         self._cluster.connection.call(paths.END_TRANSACTION, wanted, v2.EndTransactionResponse)
         return moved("/timers", done=outcome)

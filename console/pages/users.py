@@ -22,21 +22,22 @@ from ...operations.policies import policy, policy_rows
 from ...proto import paths, v1, v2
 from ..cluster import CALL_S, Cluster, check, problems
 from ..inputs import bad, moment_ms
-from ..paging import page_of
+from ..language import said
 from ..views import Form, Plan, Views, moved, quoted
+from .named import searched
 
 ACTIONS = tuple(action_names(Action.ALL))
 _SECRET_BYTES = 24
 _AUDIT_TOPIC, _EVERY_ENTRY = "rmq_sys_COMETMQ_AUDIT", "audit"
 _ENTRY = ("time", "user", "from", "call", "target")
 #: Audit entries of a page, the newest.
-AUDIT_ROWS = 100
+AUDIT_ROWS = 50
 _NOTICES = {
-    "enabled": "The user's calls are accepted again.",
-    "disabled": "The user's calls are refused.",
-    "deleted": "The user is deleted.",
-    "policy": "The policy is in force.",
-    "removed": "The policy is removed.",
+    "enabled": said("The user's calls are accepted again."),
+    "disabled": said("The user's calls are refused."),
+    "deleted": said("The user is deleted."),
+    "policy": said("The policy is in force."),
+    "removed": said("The policy is removed."),
 }
 
 
@@ -48,10 +49,23 @@ class UserRow:
     #: Whether the broker groups have different settings, or some lack the user.
     differs: bool
 
+    @property
+    def name(self) -> str:
+        """The name of the user."""
+        return self.config.name
+
     def text(self) -> str:
         """Return what a search looks at."""
         resources = (each.resource for each in self.config.policies)
         return " ".join((self.config.name, *resources))
+
+
+_COLUMNS: dict[str, Callable[[UserRow], Any]] = {
+    "name": lambda row: row.name,
+    "type": lambda row: said("Super") if row.config.is_super else said("Normal"),
+    "state": lambda row: "disabled" if row.config.disabled else "enabled",
+    "policies": lambda row: len(row.config.policies),
+}
 
 
 def user_rows(found: Sequence[tuple[str, v1.ListUsersResponse]]) -> list[UserRow]:
@@ -113,17 +127,14 @@ class UserPages:
 
     def users(self, request: Request) -> Response:
         """List the users that match `q`."""
-        query = request.query_params
         rows, failed = self._list()
-        wanted = query.get("q", "")[:255]
         return self._views.page(
             request,
             "users.html",
-            title="Users",
-            page=page_of(rows, wanted, query.get("page", ""), UserRow.text),
-            wanted=wanted,
+            title=said("Users"),
+            **searched(request, rows, _COLUMNS, UserRow.text),
             problems=failed,
-            notice=_NOTICES.get(query.get("done", ""), ""),
+            notice=_NOTICES.get(request.query_params.get("done", ""), ""),
         )
 
     def user(self, request: Request) -> Response:
@@ -165,14 +176,14 @@ class UserPages:
             is_super=bool(form.text("is_super")),
             must_be_new=True,
         )
-        return self._with_secret(request, wanted, f"User {name} is created")
+        return self._with_secret(request, wanted, said("User {} is created", name))
 
     def rotate(self, request: Request, _form: Form) -> Response:
         """Give a user another secret key, and show it."""
         name = request.path_params["name"]
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         wanted = v1.PutUserRequest(name=name, secret=secret, must_exist=True)
-        return self._with_secret(request, wanted, f"User {name} has a new secret key")
+        return self._with_secret(request, wanted, said("User {} has a new secret key", name))
 
     def _with_secret(self, request: Request, wanted: v1.PutUserRequest, title: str) -> Response:
         outcomes = self._cluster.each(paths.PUT_USER, wanted, v1.UserResponse)
@@ -194,25 +205,34 @@ class UserPages:
         resource = request.query_params.get("resource", "")
         decision = request.query_params.get("decision", "")
         plans = {
-            "disable": ("Disable", "Every call that the user signs is refused at once."),
-            "enable": ("Enable", "Calls that the user signs are accepted again."),
-            "rotate": (
-                "Rotate the key",
-                "The user gets a new secret key, which is shown once. The former one is invalid at "
-                "once: clients that use it are refused until they have the new one.",
+            "disable": (
+                said("Disable"),
+                said("Every call that the user signs is refused at once."),
             ),
-            "delete": ("Delete", "The user and its policies are removed. This cannot be undone."),
+            "enable": (said("Enable"), said("Calls that the user signs are accepted again.")),
+            "rotate": (
+                said("Rotate the key"),
+                said(
+                    "The user gets a new secret key, which is shown once. The former one "
+                    "is invalid at once: clients that use it are refused until they have "
+                    "the new one."
+                ),
+            ),
+            "delete": (
+                said("Delete"),
+                said("The user and its policies are removed. This cannot be undone."),
+            ),
             "policy/delete": (
-                "Remove the policy",
-                f"The policy that would {decision} actions on {resource} is removed.",
+                said("Remove the policy"),
+                said("The policy that would {} actions on {} is removed.", decision, resource),
             ),
         }
         if act not in plans:
-            raise CliError(f"There is no page {act} of a user.", Exit.NOT_FOUND)
+            raise CliError(said("There is no page {} of a user.", act), Exit.NOT_FOUND)
         button, effect = plans[act]
         kept = {"resource": resource, "decision": decision} if act == "policy/delete" else {}
         plan = Plan(
-            f"{button}: user {name}",
+            said("{}: user {}", button, name),
             [effect],
             f"{url}/{act}",
             button,
@@ -240,7 +260,7 @@ class UserPages:
         """Delete a user with its policies."""
         name = request.path_params["name"]
         if form.text("typed") != name:
-            raise bad(f"Type {name} to confirm.")
+            raise bad("Type {} to confirm.", name)
         wanted = v1.DeleteUserRequest(name=name)
         check(self._cluster.each(paths.DELETE_USER, wanted, v1.UserResponse))
         return moved("/users", done="deleted")
@@ -284,7 +304,7 @@ class UserPages:
         return self._views.page(
             request,
             "audit.html",
-            title="Audit",
+            title=said("Audit"),
             rows=audit_rows(bodies)[:AUDIT_ROWS],
             rows_max=AUDIT_ROWS,
             query={name: query.get(name, "") for name in ("q", "begin", "end")},

@@ -66,10 +66,11 @@
   const replicaCharts = [];
 
   function replicaParts(group) {
-    const ends = group.brokers.map((id, index) => ({ name: `broker ${id}`, colour: COLOURS[index % COLOURS.length], column: 4 + index }));
+    const words = document.querySelector("[data-legend]").dataset;
+    const ends = group.brokers.map((id, index) => ({ name: words.broker.replace("{}", id), colour: COLOURS[index % COLOURS.length], column: 4 + index }));
     return {
-      ends: [...ends, { name: "confirm offset", colour: "--text", dash: [6, 4], column: 1 }],
-      set: [{ colour: "--accent", column: 2 }, { colour: "--warning", column: 3 }],
+      ends: [...ends, { name: words.confirmed, colour: "--text", dash: [6, 4], column: 1 }],
+      set: [{ colour: "--accent", column: 2 }],
     };
   }
 
@@ -119,8 +120,9 @@
     for (const chart of fixed.splice(0)) chart.plot.destroy();
     for (const place of document.querySelectorAll(".chart[data-columns]")) {
       const data = JSON.parse(place.dataset.columns);
-      if (!window.uPlot || data[0].length < 2) continue;
-      const drawn = options(place.clientWidth, [{ colour: "--accent" }], data[0].at(-1) - data[0][0], 0.01);
+      if (!window.uPlot || !(data[0]?.length > 1)) continue;
+      const series = data.slice(1).map((_, index) => ({ colour: COLOURS[index] }));
+      const drawn = options(place.clientWidth, series, data[0].at(-1) - data[0][0], +place.dataset.least || 0.01);
       fixed.push({ place, plot: new uPlot(drawn, data, place) });
     }
   }
@@ -141,7 +143,7 @@
 
   function label() {
     const button = document.getElementById("theme");
-    if (button) button.textContent = isDark() ? "Light colours" : "Dark colours";
+    if (button) button.textContent = isDark() ? button.dataset.light : button.dataset.dark;
   }
 
   // Times are in the zone of the browser, with UTC and the age beside them.
@@ -162,14 +164,64 @@
       if (!one.title) one.title = `${one.textContent} UTC`;
       one.textContent = "clock" in one.dataset ? localText(at).slice(11, 19) : localText(at);
       const age = Date.now() - at;
-      one.title = `${one.title.split(",")[0]}, ${age >= 0 ? `${spanOf(age)} ago` : `in ${spanOf(-age)}`}`;
+      const words = age >= 0 ? root.dataset.ago : root.dataset.in;
+      one.title = `${one.title.split(",")[0]}, ${words.replace("{}", spanOf(Math.abs(age)))}`;
     }
-    for (const one of part.querySelectorAll("th, dt, .more, [data-zone]")) {
-      if (one.children.length === 0) one.textContent = one.textContent.replace("(UTC)", "(local)");
+    for (const one of part.querySelectorAll("th, th a, dt, .more, [data-zone]")) {
+      if (one.children.length === 0) one.textContent = one.textContent.replace("(UTC)", root.dataset.local);
     }
   }
-  document.addEventListener("htmx:afterSwap", () => localTimes(document));
+  document.addEventListener("htmx:afterSwap", () => {
+    localTimes(document);
+    sortTables();
+    drawFixed();
+  });
   document.addEventListener("htmx:sseMessage", () => localTimes(document));
+  // A table with all its rows is sorted by a column of them; a list in pages, by the console.
+  const orders = new Map(); // by table: the column and the direction
+  const UNITS = { "µs": 1e-3, ms: 1, s: 1e3, min: 6e4, h: 3.6e6, d: 8.64e7, KiB: 1024, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, k: 1e3, M: 1e6, G: 1e9 };
+  function valueOf(row, column) {
+    const cell = row.cells[column], time = cell?.querySelector("time[data-ms]");
+    if (time) return +time.dataset.ms;
+    const text = cell?.textContent.trim() ?? "";
+    const [, number, unit] = /^(-?[\d,]*\.?\d+) ?([µa-zA-Z]*)/.exec(text) ?? [];
+    return number && !/^\d+[.-]\d+[.-]/.test(text) ? +number.replaceAll(",", "") * (UNITS[unit] ?? 1) : text.toLowerCase();
+  }
+  function compare(one, other) {
+    if (typeof one === typeof other) return one < other ? -1 : one > other ? 1 : 0;
+    return typeof one === "number" ? -1 : 1;
+  }
+  function sortTables() {
+    for (const table of document.querySelectorAll("main table")) {
+      const heads = [...(table.tHead?.rows[0].cells ?? [])], rows = table.tBodies[0];
+      if (!(rows?.rows.length > 1) || heads.some((one) => one.querySelector("a")) || table.closest(".card")?.querySelector(".pager")) continue;
+      const key = heads.map((one) => one.textContent).join();
+      const apply = () => {
+        const [column, down] = orders.get(key) ?? [];
+        if (column === undefined) return;
+        const sign = down ? -1 : 1;
+        rows.append(...[...rows.rows].sort((one, other) => sign * compare(valueOf(one, column), valueOf(other, column))));
+        heads.forEach((one, index) => {
+          if (index === column) one.ariaSort = down ? "descending" : "ascending";
+          else one.removeAttribute("aria-sort");
+        });
+      };
+      heads.forEach((one, column) => {
+        if (one.children.length || !one.textContent) return;
+        const button = document.createElement("button");
+        button.type = "button";
+        button.className = "sort";
+        button.textContent = one.textContent;
+        button.addEventListener("click", () => {
+          const [known, down] = orders.get(key) ?? [];
+          orders.set(key, [column, known === column ? !down : one.classList.contains("number")]);
+          apply();
+        });
+        one.replaceChildren(button);
+      });
+      apply();
+    }
+  }
   // A picker is in local time; the console gets UTC.
   document.addEventListener("formdata", ({ target, formData }) => {
     for (const one of target.querySelectorAll("input[data-local]")) {
@@ -186,6 +238,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     label();
     localTimes(document);
+    sortTables();
     // A time that was sent as UTC comes back with the form.
     for (const one of document.querySelectorAll("input[data-local]")) {
       if (one.dataset.local.endsWith("Z")) one.value = localText(new Date(one.dataset.local)).slice(0, 19).replace(" ", "T");
@@ -207,6 +260,12 @@
       draw();
       drawReplicas();
     });
+    for (const one of document.querySelectorAll("[data-language]")) {
+      one.addEventListener("click", () => {
+        document.cookie = `${root.dataset.languageCookie}=${one.dataset.language}; path=/; max-age=31536000; samesite=lax`;
+        location.reload();
+      });
+    }
     // A form is sent once.
     document.addEventListener("submit", (event) => {
       const button = event.target.querySelector("button[type=submit][data-once]");

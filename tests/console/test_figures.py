@@ -12,7 +12,7 @@ import pytest
 
 import cometmq
 from cometmq.console.pages.store import REASONS
-from cometmq.operations.words import counted, short, size
+from cometmq.operations.words import counted, moment, short, size
 from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
@@ -73,8 +73,8 @@ def test_topics_and_their_queues(console: Served, printed: Callable[..., Any]) -
     sums = sum(queue["messages"] for queue in topic["queues"])
     assert row[1] == topic["type"]
     assert numbers(row[2:3]) == [sums]
-    assert row[3] == str(topic["read_queues"])
-    assert row[4] == topic["permission"]
+    assert row[4] == moment(max(queue["last_store_ms"] for queue in topic["queues"]))
+    assert row[5:] == [str(topic["read_queues"]), topic["permission"]]
     shown = [numbers(cells[1:5]) for cells in rows(console.get(f"/topics/{TOPIC}"), "broker-a")]
     fields = ("queue", "messages", "min_offset", "max_offset")
     assert shown == [[queue[name] for name in fields] for queue in topic["queues"]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cometmq
-from cometmq.console.paging import PAGE_ROWS
+from cometmq.console.pages.paging import PAGE_ROWS
 from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served, serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
@@ -106,7 +106,7 @@ def test_a_topic_is_created_filled_changed_and_deleted(console: Served) -> None:
     refused = console.act("/topics/life/send", {"body": "x"})
     assert "requires --group" in told(refused.text)
     body = {"body": "<i>hello</i>", "message_group": "g", "tag": "t", "keys": "k1 k2"}
-    assert "Sent and stored in queue" in told(console.act("/topics/life/send", body).text)
+    assert "Sent and stored, queue " in told(console.act("/topics/life/send", body).text)
     assert "Messages 1" in told(console.get("/topics/life"))
 
     wanted = {"read_queues": "4", "write_queues": "4", "permission": "rw"}
@@ -195,15 +195,17 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
         link = re.search(r'href="(/client\?[^"]+)"', console.get("/groups/readers"))
         assert link
         one = unescape(link[1])
+        assert "consumed *" in told(console.get("/groups/readers"))
         shown = told(console.get(one))
         assert "long polling" in shown
         assert "Subscriptions Topic Filter Kind consumed *" in shown
+        assert "1 *" in told(console.get("/topics/consumed"))
         stack = told(console.get(one.replace("/client?", "/client/stack?")))
         assert "Thread MainThread" in stack
         assert "No client matches" in told(console.get("/clients?q=nothing-like-it"))
     assert "5, then the dead-letter topic" in page
     wait_until("nothing is left", lambda: "Lag 0" in told(console.get("/groups/readers")))
-    assert "readers" in told(console.get("/topics/consumed"))
+    assert "readers 0 0 0 0 –" in told(console.get("/topics/consumed")), "no client, no filter"
     assert "lose their offsets: readers" in told(console.get("/topics/consumed/delete"))
 
     asked = "topic=consumed&to=earliest"
@@ -211,8 +213,7 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
     plan = told(console.get(f"/groups/readers/reset?{asked}"))
     assert "4 messages are consumed again, 0 are skipped" in plan
     assert "Lag 0" in told(console.get("/groups/readers"))
-    fields = {"topic": "consumed", "to": "earliest"}
-    acted = console.act("/groups/readers/reset", fields)
+    acted = console.act("/groups/readers/reset", {"topic": "consumed", "to": "earliest"})
     assert "4 messages are consumed again, 0 are skipped" in told(
         console.get(acted.headers["location"])
     )
@@ -342,7 +343,7 @@ def _copy_of(console: Served) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("way", "text"),
     [
-        ("time", "oldest message"),
+        ("time", "newest message"),
         ("id", "offset id"),
         ("offset", "lists its queues"),
         ("odd", "how"),
@@ -423,9 +424,10 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     assert (len(re.findall(copies, page)), page.count('data-label="Sent again">–')) == (2, 1)
     refused = told(console.get(f"/dead-letters/givers-up/redrive?m={places[0]}"))
     assert "All selected messages were sent again before" in refused
+    assert "Last reason of a dead letter: cause-" in told(console.get("/groups/givers-up"))
     everything = "/dead-letters/givers-up/redrive-all"
     plan = console.get(f"{everything}?contains=cause-1")
-    assert "that contain “cause-1”" in told(plan)
+    assert "with “cause-1”" in told(plan)
     fields = dict(re.findall(r'type="hidden" name="(contains|end)" value="([^"]*)"', plan))
     assert "1 dead letter sent again." in told(console.act(everything, fields).text)
     omitted = told(console.act(everything, fields).text)
@@ -434,6 +436,60 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     exported = json.loads(console.get("/messages/export?topic=mortal&format=json"))
     texts = [one["body"] for one in exported]
     assert (len(texts), len(set(texts[3:])), set(texts)) == (6, 3, {"body-0", "body-1", "body-2"})
+
+
+def test_the_newest_message_is_first_and_a_page_that_is_followed_asks_again(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("followed", queues=1)  # of one queue: one order
+    with cometmq.sync.Producer(shared_cluster.endpoints, topics=["followed"]) as producer:
+        for n in range(40):
+            producer.send("followed", f"number {n:02}".encode())
+    page = console.get("/messages?topic=followed")
+    found = re.findall(r"number (\d\d)", page)
+    assert found == [f"{n:02}" for n in range(39, 7, -1)]
+    assert "every 2s" not in page
+    following = re.findall(r'rel="next" href="([^"]+)"', page)
+    older = re.findall(r"number (\d\d)", console.get(unescape(following[0])))
+    assert older == [f"{n:02}" for n in range(7, -1, -1)]
+    assert 'hx-trigger="every 2s"' in console.get("/messages?topic=followed&follow=1")
+    oldest = console.get("/messages?topic=followed&order=oldest&follow=1")
+    assert re.findall(r"number (\d\d)", oldest)[:2] == ["00", "01"]
+    assert "every 2s" not in oldest, "new messages are at the end"
+    figures = console.get("/topics/followed/figures")
+    assert "40" in told(figures)
+    assert "data-columns=" in figures
+
+
+def test_columns_of_lists_are_sorted_on_the_server(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    for n, name in enumerate(("column-b", "column-a")):
+        shared_cluster.create_topic(name, queues=1)
+        with cometmq.sync.Producer(shared_cluster.endpoints, topics=[name]) as producer:
+            for _ in range(2 - n):
+                producer.send(name, b"x")
+
+    def names(query: str) -> list[str]:
+        return re.findall(r">(column-[ab])</a>", console.get(f"/topics?q=column-&{query}"))
+
+    assert names("") == ["column-a", "column-b"]
+    assert names("sort=-name") == names("sort=messages") == ["column-b", "column-a"]
+    assert names("sort=-messages") == ["column-a", "column-b"]
+    assert 'aria-sort="descending"' in console.get("/topics?sort=messages")
+
+
+def test_a_topic_counts_its_timers_and_open_transactions(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("later", kind="delay", queues=1)
+    with cometmq.sync.Producer(shared_cluster.endpoints, topics=["later"]) as producer:
+        producer.send("later", b"x", deliver_in=3_600)
+    wait_until(
+        "it is listed", lambda: "Waiting timers 1" in told(console.get("/topics/later/figures"))
+    )
+    shared_cluster.create_topic("deals", kind="transaction", queues=1)
+    assert "Open transactions 0" in told(console.get("/topics/deals"))
 
 
 def test_every_topic_that_the_page_of_a_group_of_lite_topics_links_to_exists(
@@ -446,7 +502,8 @@ def test_every_topic_that_the_page_of_a_group_of_lite_topics_links_to_exists(
     shared_cluster.run("message", "send", "rooms", "x", "--lite-topic", "one", *address)
     shared_cluster.run("offset", "reset", "talkers", "rooms", "earliest", "--yes", *address)
     page = console.get("/groups/talkers")
-    assert "%LMQ%$rooms$one" in page
+    assert "one rooms lite broker-a 0 1 " in told(page)
+    assert "one talkers 1 1" in told(console.get("/topics/rooms"))
     for link in set(re.findall(r'href="(/topics/[^"]+)"', page)):
         assert console.ask("GET", unescape(link)).status == 200, link
 

@@ -11,8 +11,8 @@ import pytest
 import cometmq
 from cometmq.cli.root import cli
 from cometmq.console.inputs import whole
+from cometmq.console.pages.paging import PAGE_ROWS, page_of
 from cometmq.console.pages.topics import draft_of, topic_rows
-from cometmq.console.paging import PAGE_ROWS, page_of
 from cometmq.console.security import host_name, is_own_page, is_token
 from cometmq.console.views import Form, link, quoted
 from cometmq.operations import words
@@ -151,7 +151,7 @@ def test_links_of_templates_stay_in_their_cluster(file: Path) -> None:
 def test_the_wheel_has_every_file_of_the_console() -> None:
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["cometmq.console"]
-    files = [file for file in FOLDER.glob("*/*") if file.suffix not in (".py", ".pyc")]
+    files = [file for file in FOLDER.glob("*/*") if file.suffix not in (".py", ".pyc", ".po")]
     files = [file for file in files if file.is_file()]
     assert files
     for file in files:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import time
 import zlib
 
@@ -15,14 +16,18 @@ from hypothesis import strategies as st
 
 from cometmq.console import bodies
 from cometmq.console.browse import SCANNED_MAX as SCANNED
-from cometmq.console.browse import Queue, in_time_order, offset_of, stored_ms
+from cometmq.console.browse import Queue, in_time_order, newest_first, offset_of, stored_ms
+from cometmq.console.consumers import Facts, alarms_of, old_transactions
+from cometmq.console.history import OBJECTS_MAX, Rates
 from cometmq.console.inputs import moment_ms
 from cometmq.console.pages.clients import client_rows
-from cometmq.console.pages.dead_letters import REDRIVEN_MAX, letter_row, places_of
+from cometmq.console.pages.dead_letters import REDRIVEN_MAX, fate_of, letter_row, places_of
 from cometmq.console.pages.groups import clients_of, group_rows
 from cometmq.console.pages.messages import copy_of
+from cometmq.console.pages.paging import sorted_by
 from cometmq.console.search import SEARCHED_BYTES, contains, take
 from cometmq.operations.errors import CliError
+from cometmq.operations.message_states import PAST
 from cometmq.operations.pulling import Batch
 from cometmq.proto import v1, v2
 
@@ -52,6 +57,29 @@ def test_queues_are_merged_by_time_and_each_keeps_its_order(
     assert [stored_ms(one) for _, one in merged] == sorted(t for queue in times for t in queue)
     for queue, messages in stored.items():
         assert [offset_of(one) for at, one in merged if at == queue] == list(range(len(messages)))
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=80), max_size=4), st.integers(1, 40))
+def test_the_newest_messages_of_all_queues_are_first(times: list[list[int]], batch: int) -> None:
+    stored = {
+        Queue("t", "b", n): [message(o, at) for o, at in enumerate(sorted(queue))]
+        for n, queue in enumerate(times)
+    }
+
+    def read(queue: Queue, offset: int, end: int) -> Batch:
+        found = stored[queue][offset : offset + batch]  # perhaps beyond the end
+        return Batch(offset + len(found), found)
+
+    ends = {queue: len(messages) for queue, messages in stored.items()}
+    merged = list(newest_first(ends, dict.fromkeys(ends, 0), read))
+    assert [stored_ms(one) for _, one in merged] == sorted(
+        (t for queue in times for t in queue), reverse=True
+    )
+    for queue, end in ends.items():
+        assert [offset_of(one) for at, one in merged if at == queue] == list(range(end))[::-1]
+    found, at, more = take(iter(merged), "", 0, (5, 1_000), newest_first=True)
+    rest = list(newest_first({**ends, **at}, dict.fromkeys(ends, 0), read)) if more else []
+    assert found + rest == merged, "a page goes on where the one before ended"
 
 
 def test_a_page_ends_at_its_rows_its_bytes_its_time_or_the_limit_of_a_scan() -> None:
@@ -170,6 +198,46 @@ def test_a_bad_or_large_selection_is_refused(texts: list[str]) -> None:
         places_of("g", texts)
 
 
+def test_columns_begin_with_the_first_name_or_the_largest_number() -> None:
+    rows = [("a", 1), ("b", 1), ("c", 5)]
+    columns = {"name": lambda row: row[0], "lag": lambda row: row[1]}
+    assert [name for name, _ in sorted_by(rows, columns, "odd")] == ["a", "b", "c"]
+    assert [name for name, _ in sorted_by(rows, columns, "-name")] == ["c", "b", "a"]
+    assert [name for name, _ in sorted_by(rows, columns, "lag")] == ["c", "a", "b"]
+    assert [name for name, _ in sorted_by(rows, columns, "-lag")] == ["a", "b", "c"]
+
+
+def test_rates_are_differences_of_counts_and_a_step_back_is_a_gap() -> None:
+    rates = Rates()
+    assert rates.add("orders", 10_000, 100) == [[], []]
+    assert rates.add("orders", 10_500, 105) == [[], []], "another viewer within the second"
+    assert rates.add("orders", 15_000, 150) == [[15.0], [10.0]]
+    assert rates.add("orders", 20_000, 0) == [[15.0, 20.0], [10.0, None]]
+    for n in range(OBJECTS_MAX):
+        rates.add(f"other-{n}", 20_000, 0)
+    assert rates.add("orders", 25_000, 9) == [[], []], "the oldest is forgotten"
+
+
+def test_the_fate_of_a_copy_has_a_time_if_a_trace_tells_it() -> None:
+    assert fate_of(PAST, "billing") == "consumed by billing"
+    told = fate_of("consumed after a retry", "billing", 1_700_000_000_123)
+    assert re.sub("<[^>]*>", "", told) == (
+        "consumed by billing at 2023-11-14 22:13:20.123 after a retry"
+    )
+    assert fate_of("waiting", "billing") == "still waiting"
+
+
+def test_old_transactions_and_absent_consumers_are_told() -> None:
+    assert old_transactions(3, 599_000) == []
+    (alarm,) = old_transactions(3, 1_200_000)
+    assert alarm.text == "3 transactions without an outcome, the oldest for 20 min."
+    group = Facts("billing", lag=1, absent_ms=720_000)
+    (alarm,) = alarms_of([group])
+    assert alarm.text == (
+        "Group billing has no consumer: 1 message waits. Its last client was seen 12 min ago."
+    )
+
+
 def test_groups_of_several_broker_groups_are_summed() -> None:
     def page(lag: int, clients: int, *, enabled: bool) -> v1.ListGroupsResponse:
         answer = v1.ListGroupsResponse()
@@ -179,7 +247,9 @@ def test_groups_of_several_broker_groups_are_summed() -> None:
         return answer
 
     found = [("x", [page(1, 3, enabled=True)]), ("y", [page(5, 2, enabled=False)])]
-    rows = group_rows(found, "lag")
+    rows = sorted_by(
+        group_rows(found), {"name": lambda row: row.name, "lag": lambda row: row.lag}, "lag"
+    )
     assert [(row.name, row.lag, row.clients, row.paused) for row in rows] == [
         ("b", 12, 3, True),
         ("a", 6, 3, True),

@@ -33,7 +33,9 @@ def walk(command):
             walk(command.get_command(ctx, name))
 
 walk(cli)
-cometmq.console.views.templates("", allow_changes=True).get_template("overview.html")
+templates = cometmq.console.views.templates("", allow_changes=True)
+for language in cometmq.console.language.LANGUAGES:
+    templates.environment(language).get_template("overview.html")
 for line in sys.argv[1:]:
     print("==", line)
     cli.main(shlex.split(line), standalone_mode=False)

@@ -36,9 +36,8 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
 def test_a_broken_link_or_anchor_ends_the_build(tmp_path: Path, link: str) -> None:
     for name in ("docs", "scripts", "examples", "store", "ha"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
+    for name in ("mkdocs.yml", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "README.md").unlink()
     (tmp_path / "README.md").write_text(f"# CometMQ\n\n{link.replace('(', '(docs/')}\n")
     # The script builds the tree in which it lies.
     (tmp_path / "scripts").unlink()

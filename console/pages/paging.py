@@ -1,8 +1,8 @@
 """Pages of a list of names: search, sort order and slice. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -35,3 +35,17 @@ def page_of(items: Sequence[T], wanted: str, page: str, text: Callable[[T], str]
     number = min(max(number, 1), pages)
     first = (number - 1) * PAGE_ROWS
     return Slice(matching[first : first + PAGE_ROWS], len(matching), len(items), number, pages)
+
+
+def sorted_by(items: Iterable[T], keys: Mapping[str, Callable[[T], Any]], wanted: str) -> list[T]:
+    """Return items, which come in the order of the first column, by the column `wanted`.
+
+    `-` in front reverses it. A column of numbers begins with the largest; equal items keep the
+    order of the first column.
+    """
+    column = wanted.removeprefix("-")
+    found = list(items)
+    if column not in keys or wanted == next(iter(keys)):
+        return found
+    is_text = bool(found) and isinstance(keys[column](found[0]), str)
+    return sorted(found, key=keys[column], reverse=is_text == wanted.startswith("-"))
