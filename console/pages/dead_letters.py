@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from ...operations.broker_groups import answers
 from ...operations.errors import CliError
 from ...operations.message_states import PAST, StoredMessage, newest, states
-from ...operations.redrive import Copy, copy, earlier, send
+from ...operations.redrive import SENDER_PROPERTY, Copy, copy, earlier, send
 from ...proto import paths, v1, v2
 from .. import browse
 from ..browse import Queue
@@ -354,16 +354,27 @@ class DeadLetterPages:
         return copy(queue.broker, queue.topic, browse.offset_of(message), letter_id, draft)
 
     def _sent_again(self, letter: Located, kinds: dict[str, str]) -> dict[str, str]:
-        """Return when the copy of a dead letter was stored, and its id; empty if it was not."""
+        """Return when the copy of a dead letter was stored, its id, and who sent it; empty if it
+        was not."""
         try:
             wanted = self._copy(letter, kinds)
             found = earlier(self._cluster.groups(), wanted)
         except CliError as error:
-            return {"sent_again": said("unknown: {}", error), "copy_id": "", "target": ""}
+            return {
+                "sent_again": said("unknown: {}", error),
+                "copy_id": "",
+                "target": "",
+                "sent_by": "",
+            }
         if found is None:
-            return {"sent_again": "", "copy_id": "", "target": ""}
+            return {"sent_again": "", "copy_id": "", "target": "", "sent_by": ""}
         stored = moment(found.system_properties.store_timestamp.ToMilliseconds())
-        return {"sent_again": stored, "copy_id": wanted.message_id, "target": wanted.topic}
+        return {
+            "sent_again": stored,
+            "copy_id": wanted.message_id,
+            "target": wanted.topic,
+            "sent_by": found.user_properties.get(SENDER_PROPERTY, ""),
+        }
 
 
 def origin_of(message: v2.Message) -> str:

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from ...broker.names.lite import BOUND_TOPIC, parse_queue
 from ...operations import words
 from ...operations.broker_groups import Outcome, answers, distinct
 from ...operations.errors import CliError
@@ -26,7 +25,7 @@ from ..history import Rates
 from ..inputs import bad, choice, whole
 from ..language import said
 from ..views import Form, Plan, Views, moved, quoted
-from .groups import all_groups, subscriptions_of
+from .groups import subscriptions_of
 from .named import Section, searched
 
 _QUEUES_MAX = 1_024
@@ -191,6 +190,7 @@ class TopicPages:
         told = subscriptions_of(self._cluster, asked)
         for one in consumers:
             one.enter_filter(name, told)
+        lites, failed = self._lites(name) if values["kind"] == "lite" else ([], [])
         return self._views.page(
             request,
             "topic.html",
@@ -202,10 +202,10 @@ class TopicPages:
             consumers=consumers,
             further=len(groups) - _CONSUMERS_MAX,
             producers=self._producers(name),
-            lites=self._lites(name) if values["kind"] == "lite" else (),
+            lites=lites,
             is_system=name.startswith(_SYSTEM_PREFIXES),
             can_send=values["kind"] in _SENT_TYPES or values["kind"] == "transaction",
-            problems=problems(described),
+            problems=[*problems(described), *failed],
             permissions=list(PERMISSIONS),
             notice=_SECTION.notice(request),
             sent=sent,
@@ -254,27 +254,20 @@ class TopicPages:
         more = any(one.left_out for one in found)
         return words.number(sum(len(one.transactions) for one in found)) + "+" * more
 
-    def _lites(self, parent: str) -> list[tuple[str, str, int, int]]:
-        """Return the lite topics with group, lag and next offset, the largest lag first."""
-        listed = all_groups(self._cluster, system=False)
-        pages = [page for one in listed for page in one.answer or ()]
-        groups = distinct(
-            config.name
-            for page in pages
-            for config in page.groups
-            if config.attributes.get(BOUND_TOPIC) == parent
-        )
-        found: Counter[tuple[str, str]] = Counter()
-        ends: Counter[tuple[str, str]] = Counter()
-        for group in groups[:_CONSUMERS_MAX]:
-            request = v1.DescribeGroupRequest(name=group)
-            for one in self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse):
-                for queue in one.answer.queues if one.answer is not None else ():
-                    of, lite = parse_queue(queue.topic) or ("", "")
-                    if of == parent:
-                        found[lite, group] += queue.lag
-                        ends[lite, group] += queue.max_offset
-        return [(*key, lag, ends[key]) for key, lag in found.most_common(_LITES_MAX)]
+    def _lites(self, parent: str) -> tuple[list[tuple[str, str, int, int]], list[str]]:
+        """Return the lite topics with group, lag and messages, the largest lag first, and what
+        failed. One that no group has subscribed to has the group ""."""
+        request = v1.DescribeTopicRequest(name=parent, lite_topics="*")
+        outcomes = self._cluster.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+        lags: Counter[tuple[str, str]] = Counter()
+        messages: Counter[tuple[str, str]] = Counter()
+        for one in outcomes:
+            for lite in one.answer.lite_topics if one.answer is not None else ():
+                for group in lite.groups or (v1.LiteTopicGroup(),):
+                    lags[lite.name, group.group] += group.lag
+                    messages[lite.name, group.group] += lite.messages
+        first = sorted(lags, key=lambda key: (-lags[key], -messages[key], key))[:_LITES_MAX]
+        return [(*key, lags[key], messages[key]) for key in first], problems(outcomes)
 
     def _consumer(self, group: str, topic: str) -> Consumer:
         """Return the progress of a consumer group on a topic."""

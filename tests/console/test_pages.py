@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 from html import unescape
@@ -422,6 +423,7 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     page = console.get("/dead-letters/givers-up")
     copies = r'by=id&amp;topic=mortal&amp;value=[0-9A-F]{32}"><time data-ms="\d+">'
     assert (len(re.findall(copies, page)), page.count('data-label="Sent again">–')) == (2, 1)
+    assert told(page).count(f"by {getpass.getuser()}@") == 2
     refused = told(console.get(f"/dead-letters/givers-up/redrive?m={places[0]}"))
     assert "All selected messages were sent again before" in refused
     assert "Last reason of a dead letter: cause-" in told(console.get("/groups/givers-up"))
@@ -504,6 +506,9 @@ def test_every_topic_that_the_page_of_a_group_of_lite_topics_links_to_exists(
     page = console.get("/groups/talkers")
     assert "one rooms lite broker-a 0 1 " in told(page)
     assert "one talkers 1 1" in told(console.get("/topics/rooms"))
+    shared_cluster.create_topic("halls", kind="lite", queues=1)
+    shared_cluster.run("message", "send", "halls", "x", "--lite-topic", "two", *address)
+    assert "two – – 1" in told(console.get("/topics/halls"))
     for link in set(re.findall(r'href="(/topics/[^"]+)"', page)):
         assert console.ask("GET", unescape(link)).status == 200, link
 
