@@ -29,7 +29,7 @@ from rocketmq import (
 SENDERS = 16  # threads of one producer: enough to keep the connection busy
 READERS = 6
 RETRY_S = 0.2  # pause before a failed call is repeated
-BATCH, INVISIBLE_S, AWAIT_S = 32, 20, 5
+BATCH, INVISIBLE_S, AWAIT_S = 32, 10, 5
 
 _printing = threading.Lock()
 _out = os.fdopen(os.dup(1), "w", buffering=1)

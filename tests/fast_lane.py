@@ -54,7 +54,7 @@ LEFT_OUT = {
         strange_broker_sends sync testing
     """,
     "console": """
-        access_pages acts beside_a_server browser contexts figures flows lag login
+        access_pages acts beside_a_server browser contexts figures flows lag language login
         many_objects node_death operating_pages pages protobuf protocol replication_page uploads
     """,
     "docs": "blocks documented_commands first_hour help install production_guide site skips",
