@@ -12,7 +12,7 @@ long as the nameservers, which have restarted, wait for the group.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from zlib import crc32
 
 from ...front.access_point import UNKNOWN
@@ -28,7 +28,7 @@ from ..names.recall_handle import decode_recall_handle
 from ..transactions.records import parse_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ...front.context import RequestContext
     from ...ha.engine import Replication
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ..cold.cold_reads import ColdReads
     from ..lite.fanout import LiteFanout
     from ..metadata.tables import Metadata, Topic
+
+T = TypeVar("T")
 
 # Every node answers these from its own state.
 _LOCAL = frozenset(
@@ -64,6 +66,14 @@ _REPLICATION = frozenset((paths.DESCRIBE_REPLICATION, paths.CHANGE_REPLICATION))
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
 # Held while there is no leader, so that clients see no error during a failover.
 HELD = CHANGES | {paths.SEND_MESSAGE, paths.SEND_ONCE, paths.END_TRANSACTION, paths.RECALL_MESSAGE}
+
+
+def chosen_by(key: str, groups: Sequence[T]) -> T:
+    """Return the broker group that a message group, a lite topic or a message id chooses.
+
+    `groups` take the topic and are sorted by name, so that brokers and proxies choose the same one.
+    """
+    return groups[crc32(key.encode()) % len(groups)]
 
 
 def _of_name(request: Any) -> str:
@@ -327,14 +337,13 @@ class RequestRouter:
         return None
 
     def _of_lite_topic(self, parent: Topic, request: Any) -> GroupView | None:
-        """Return the group that has a lite topic, if it is another one: a lite topic is in one of
-        the groups, which proxies choose in the same way (`broker/proxy/base/owners.py`)."""
+        """Return the group that has a lite topic, if it is another one."""
         view = self._cluster
         others = view.others_with(parent.name)
         takers = [one.name for one in others if one.topics[parent.name].perm & PERM_WRITE]
         names = sorted((view.own_group, *takers))
         lite = request.messages[0].system_properties.lite_topic
-        name = names[crc32(lite.encode()) % len(names)]
+        name = chosen_by(lite, names)
         return None if name == view.own_group else view.group(name)
 
     def _owner_of_other(self, group: GroupView, path: str) -> str:

@@ -142,7 +142,7 @@ def status(
     found = settled(look, wait_ms / 1_000)
     if not found:
         if group:
-            text = f"No broker group {group} is known. `cometmq ha status` shows those that are."
+            text = f"There is no broker group {group}. `cometmq ha status` lists the groups."
             raise CliError(text, Exit.NOT_FOUND)
         raise CliError("No broker has registered yet. Give --wait SECONDS.", Exit.UNHEALTHY)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]

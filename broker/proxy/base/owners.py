@@ -10,12 +10,11 @@ has no reachable leader, writes wait for one, and reads go to another live repli
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
-from zlib import crc32
 
 from ....front.access_point import UNKNOWN
 from ....proto import paths
 from ....proto.errors import absent_group
-from ...routing.request_router import GROUP_OF, HELD, TOPIC_OF
+from ...routing.request_router import GROUP_OF, HELD, TOPIC_OF, chosen_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,9 +168,9 @@ class Owners:
         self._writable[topic] = [group.name for group in writable]
         sequence = properties.message_group or properties.lite_topic
         if sequence:
-            return writable[crc32(sequence.encode()) % len(writable)]
+            return chosen_by(sequence, writable)
         led = [group for group in writable if self._has_leader(group)] or writable
-        return led[crc32(properties.message_id.encode()) % len(led)]
+        return chosen_by(properties.message_id, led)
 
 
 def _takes(group: GroupView, topic: str, before: Sequence[str]) -> bool:

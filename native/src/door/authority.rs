@@ -31,23 +31,24 @@ pub const TURN_CALLS: usize = 128;
 /// Index of `:authority` in HPACK's static table.
 const AUTHORITY_INDEX: usize = 1;
 
-/// What may be read in a turn of the thread: bytes and calls, set by who polls the connection. The
-/// library polls the socket again for each new call of a turn.
+/// The bytes and new calls that a connection may still read in its turn of the thread. The task that
+/// polls the connection refills it once a turn; the library polls the socket more often, once for
+/// each new call.
 pub struct Room {
     bytes: AtomicUsize,
     calls: AtomicUsize,
 }
 
 impl Room {
-    /// That of a turn with this many new calls.
-    pub fn new(calls: usize) -> Self {
+    /// The room of a first turn.
+    pub fn new() -> Self {
         Self {
             bytes: AtomicUsize::new(TURN_BYTES),
-            calls: AtomicUsize::new(calls),
+            calls: AtomicUsize::new(TURN_CALLS),
         }
     }
 
-    /// Begin a turn.
+    /// Begin a turn with this many new calls.
     pub fn refill(&self, calls: usize) {
         self.bytes.store(TURN_BYTES, Ordering::Relaxed);
         self.calls.store(calls, Ordering::Relaxed);
@@ -99,7 +100,7 @@ impl<S> Tolerant<S> {
             released: 0,
             skip: PREFACE_BYTES,
             ended: false,
-            room: Arc::new(Room::new(TURN_CALLS)),
+            room: Arc::new(Room::new()),
             greeted: Arc::default(),
             written: Arc::default(),
         }
@@ -117,7 +118,7 @@ impl<S> Tolerant<S> {
         write
     }
 
-    /// What may be read in this turn.
+    /// The room of this connection.
     pub fn room(&self) -> Arc<Room> {
         Arc::clone(&self.room)
     }
@@ -127,7 +128,7 @@ impl<S> Tolerant<S> {
         Arc::clone(&self.greeted)
     }
 
-    /// Read what the socket has, as far as there is room: then others go first.
+    /// Read from the socket while this turn has room; without room, let other connections go first.
     fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>
     where
         S: AsyncRead + Unpin,
@@ -136,7 +137,7 @@ impl<S> Tolerant<S> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.scan(); // what the turn before has left
+        self.scan(); // bytes that the turn before has read and not passed on
         if self.released > 0 {
             return Poll::Ready(Ok(()));
         }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn turn(address: &Arc<Mutex<Credit>>) -> Turn {
-        Turn::new(Arc::clone(address), Arc::new(Room::new(TURN_CALLS)))
+        Turn::new(Arc::clone(address), Arc::new(Room::new()))
     }
 
     #[tokio::test(flavor = "current_thread")]

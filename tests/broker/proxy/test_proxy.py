@@ -239,8 +239,8 @@ async def test_a_proxy_forwards_bodies_up_to_its_request_limit(tmp_path: Path) -
                 assert sent.status.code == v2.OK
 
 
-async def absent(wire: Wire, topic: str) -> None:
-    """Wait until a node says that a topic does not exist: its own view has every group."""
+async def wait_until_absent(wire: Wire, topic: str) -> None:
+    """Wait until a node answers TOPIC_NOT_FOUND: it does so once it knows every broker group."""
     async with asyncio.timeout(30):
         while True:
             if (await route(wire, topic)).status.code == v2.TOPIC_NOT_FOUND:
@@ -279,7 +279,7 @@ async def test_a_topic_of_a_group_that_has_not_registered_again_is_awaited(tmp_p
                 assert (await answer).status.code == v2.OK
             await until(lambda: one.node.cluster.complete)
             for wire in (proxy, direct):
-                await absent(wire, "nowhere")
+                await wait_until_absent(wire, "nowhere")
 
 
 async def test_a_topic_of_a_group_that_stays_down_is_not_said_to_be_absent(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ async def test_a_topic_of_a_group_that_stays_down_is_not_said_to_be_absent(tmp_p
             await until(lambda: one.node.cluster.complete)
             for wire in (proxy, direct):
                 assert (await route(wire, "late", bound.client)).status.code == v2.OK
-                await absent(wire, "nowhere")
+                await wait_until_absent(wire, "nowhere")
 
 
 async def test_an_ordered_sequence_stays_while_a_nameserver_relearns_a_group() -> None:
